@@ -1,0 +1,361 @@
+"""The llama.cpp C API, called through ctypes in the shared object that the pinned xllamacpp wheel ships.
+
+Struct layouts change between builds. Only stable prefixes are declared here; the rest is padding filled by
+`*_default_params`, and `Context` asks the library for every value it set, so a layout that moved is an error at load
+and not a wrong result later. Written against llama.h of build b11549.
+"""
+
+import ctypes as c
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftgate.errors import EngineError, ModelError, require
+
+__all__ = ["Context", "Model", "library", "library_version"]
+
+_ptr, _i32, _u32, _str = c.c_void_p, c.c_int32, c.c_uint32, c.c_char_p
+_PADDING = 600  # larger than the rest of either struct in any build seen
+
+
+class _ModelParams(c.Structure):
+    _fields_ = (
+        ("devices", _ptr),
+        ("tensor_buft_overrides", _ptr),
+        ("n_gpu_layers", _i32),
+        ("rest", c.c_uint8 * _PADDING),
+    )
+
+
+class _ContextParams(c.Structure):
+    _fields_ = (
+        *(
+            (name, _u32)
+            for name in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_rs_seq", "n_outputs_max", "n_outputs_per_seq")
+        ),
+        ("n_threads", _i32),
+        ("n_threads_batch", _i32),
+        ("rest", c.c_uint8 * _PADDING),
+    )
+
+
+class _Batch(c.Structure):
+    _fields_ = (
+        ("n_tokens", _i32),
+        ("token", c.POINTER(_i32)),
+        ("embd", _ptr),
+        ("pos", c.POINTER(_i32)),
+        ("n_seq_id", c.POINTER(_i32)),
+        ("seq_id", c.POINTER(c.POINTER(_i32))),
+        ("logits", c.POINTER(c.c_int8)),
+    )
+
+
+_LOG = c.CFUNCTYPE(None, _i32, _str, _ptr)
+_error = threading.local()
+
+
+def _log(level: int, text: bytes | None, _data: object) -> None:
+    """Keep the first error line of a call, its cause, for our own messages; print nothing."""
+    if level == 4 and text and not getattr(_error, "text", None):  # GGML_LOG_LEVEL_ERROR
+        _error.text = text.decode("utf-8", "replace").strip()
+
+
+_log_callback = _LOG(_log)  # kept alive as long as the library may call it
+
+_SIGNATURES = {
+    "llama_backend_init": (None,),
+    "llama_log_set": (None, _LOG, _ptr),
+    "llama_model_default_params": (_ModelParams,),
+    "llama_context_default_params": (_ContextParams,),
+    "llama_model_load_from_file": (_ptr, _str, _ModelParams),
+    "llama_model_free": (None, _ptr),
+    "llama_model_get_vocab": (_ptr, _ptr),
+    "llama_model_n_ctx_train": (_i32, _ptr),
+    "llama_model_desc": (_i32, _ptr, _str, c.c_size_t),
+    "llama_model_chat_template": (_str, _ptr, _str),
+    "llama_vocab_n_tokens": (_i32, _ptr),
+    "llama_vocab_is_eog": (c.c_bool, _ptr, _i32),
+    "llama_vocab_is_control": (c.c_bool, _ptr, _i32),
+    "llama_vocab_get_text": (_str, _ptr, _i32),
+    "llama_vocab_bos": (_i32, _ptr),
+    "llama_vocab_eos": (_i32, _ptr),
+    "llama_tokenize": (_i32, _ptr, _str, _i32, c.POINTER(_i32), _i32, c.c_bool, c.c_bool),
+    "llama_token_to_piece": (_i32, _ptr, _i32, _str, _i32, _i32, c.c_bool),
+    "llama_init_from_model": (_ptr, _ptr, _ContextParams),
+    "llama_free": (None, _ptr),
+    "llama_n_ctx": (_u32, _ptr),
+    "llama_n_ctx_seq": (_u32, _ptr),
+    "llama_n_batch": (_u32, _ptr),
+    "llama_n_ubatch": (_u32, _ptr),
+    "llama_n_seq_max": (_u32, _ptr),
+    "llama_set_n_threads": (None, _ptr, _i32, _i32),
+    "llama_n_threads": (_i32, _ptr),
+    "llama_n_threads_batch": (_i32, _ptr),
+    "llama_get_memory": (_ptr, _ptr),
+    "llama_memory_seq_rm": (c.c_bool, _ptr, _i32, _i32, _i32),
+    "llama_memory_seq_cp": (None, _ptr, _i32, _i32, _i32, _i32),
+    "llama_memory_clear": (None, _ptr, c.c_bool),
+    "llama_batch_init": (_Batch, _i32, _i32, _i32),
+    "llama_batch_free": (None, _Batch),
+    "llama_decode": (_i32, _ptr, _Batch),
+    "llama_get_logits": (c.POINTER(c.c_float), _ptr),
+    "llama_chat_apply_template": (_i32, _str, _ptr, c.c_size_t, c.c_bool, c.c_char_p, _i32),
+}
+
+_library: SimpleNamespace | None = None
+
+
+def library_version() -> str:
+    """Version of the wheel that carries the library."""
+    return f"xllamacpp {metadata.version('xllamacpp')}"
+
+
+def library() -> SimpleNamespace:
+    """The C functions, declared once.
+
+    Raises:
+        MissingExtraError: xllamacpp is not installed.
+        EngineError: this build lacks a function, or its parameter structs are not laid out as declared here.
+    """
+    global _library
+    if _library is None:
+        shared = c.CDLL(str(require("xllamacpp.xllamacpp", "llamacpp").__file__))
+        functions = SimpleNamespace()
+        for name, (result, *arguments) in _SIGNATURES.items():
+            try:
+                function = getattr(shared, name)
+            except AttributeError as error:
+                raise EngineError(
+                    f"{library_version()} has no {name}; install the version that draftgate pins"
+                ) from error
+            function.restype, function.argtypes = result, arguments
+            setattr(functions, name.removeprefix("llama_"), function)
+        functions.log_set(_log_callback, None)
+        functions.backend_init()
+        _check_defaults(functions)
+        _library = functions
+    return _library
+
+
+def _check_defaults(functions: SimpleNamespace) -> None:
+    """Refuse a build whose default parameters do not read as llama.cpp documents them."""
+    context = functions.context_default_params()
+    seen = (context.n_ctx, context.n_batch, context.n_ubatch, context.n_seq_max)
+    threads = (context.n_threads, context.n_threads_batch)
+    layers = functions.model_default_params().n_gpu_layers
+    if seen != (512, 2048, 512, 1) or not all(0 < t <= 1024 for t in threads) or not -1 <= layers <= 999:
+        raise EngineError(
+            f"{library_version()}: parameter structs are not laid out as expected (context {seen}, threads {threads}, "
+            f"layers {layers}); install the version that draftgate pins"
+        )
+
+
+def _failure() -> str:
+    """The cause of the failure just seen, in llama.cpp's words."""
+    text, _error.text = getattr(_error, "text", None), None
+    return text or "it gives no reason"
+
+
+class Model:
+    """A loaded GGUF file and its vocabulary."""
+
+    def __init__(self, path: Path) -> None:
+        """Load `path` on the CPU.
+
+        Raises:
+            ModelError: missing, truncated or not a model that this build reads.
+        """
+        self._lib = library()
+        if not path.is_file():
+            raise ModelError(f"{path}: no such file; pass a GGUF file or a name from 'draftgate models list'")
+        params = self._lib.model_default_params()
+        params.n_gpu_layers = 0
+        _error.text = None
+        self.path = path
+        self._handle = self._lib.model_load_from_file(str(path).encode(), params)
+        if not self._handle:
+            raise ModelError(f"{path}: cannot be loaded: {_failure()}; is the file whole? pull it again")
+        self._vocab = self._lib.model_get_vocab(self._handle)
+        self.n_vocab = int(self._lib.vocab_n_tokens(self._vocab))
+        self.n_ctx_train = int(self._lib.model_n_ctx_train(self._handle))
+
+    def close(self) -> None:
+        """Free the model; its contexts must be closed before."""
+        if self._handle:
+            self._lib.model_free(self._handle)
+            self._handle = None
+
+    @cached_property
+    def description(self) -> str:
+        """Architecture, size and quantisation in words."""
+        buffer = c.create_string_buffer(256)
+        self._lib.model_desc(self._handle, buffer, 256)
+        return buffer.value.decode("utf-8", "replace")
+
+    @cached_property
+    def pieces(self) -> tuple[bytes, ...]:
+        """Decoded bytes of every token, [n_vocab]; control tokens decode to nothing."""
+        buffer = c.create_string_buffer(256)
+        out = []
+        for token in range(self.n_vocab):
+            n = self._lib.token_to_piece(self._vocab, token, buffer, 256, 0, False)
+            if n < 0:
+                buffer = c.create_string_buffer(-n)
+                n = self._lib.token_to_piece(self._vocab, token, buffer, -n, 0, False)
+            out.append(buffer.raw[:n])
+        return tuple(out)
+
+    @cached_property
+    def raw_pieces(self) -> tuple[bytes, ...]:
+        """The vocabulary's own spelling of every token, [n_vocab]: what makes two vocabularies equal."""
+        return tuple(self._lib.vocab_get_text(self._vocab, token) or b"" for token in range(self.n_vocab))
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end generation."""
+        return frozenset(t for t in range(self.n_vocab) if self._lib.vocab_is_eog(self._vocab, t))
+
+    def tokenize(self, text: str, special: bool = True) -> list[int]:
+        """Token ids of `text`; control tokens written in it are parsed when `special`."""
+        raw = text.encode()
+        room = len(raw) + 16
+        out = (_i32 * room)()
+        n = self._lib.tokenize(self._vocab, raw, len(raw), out, room, True, special)
+        if n < 0:
+            raise EngineError(f"tokenizer needs {-n} tokens of room for {len(raw)} bytes")
+        return out[:n]
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Decoded text; bytes that are not UTF-8 show as replacement characters."""
+        return b"".join(self.pieces[t] for t in tokens).decode("utf-8", "replace")
+
+    def chat(self, messages: Sequence[tuple[str, str]]) -> str:
+        """A conversation of (role, content) in the model's own chat template, ready for the answer.
+
+        Raises:
+            ModelError: the model has no template, or llama.cpp does not know it.
+        """
+        template = self._lib.model_chat_template(self._handle, None)
+        if template is None:
+            raise ModelError(f"{self.path}: has no chat template; give 'prompt' instead of 'messages'")
+        rows = (c.c_char_p * (2 * len(messages)))(*(part.encode() for row in messages for part in row))
+        room = 4096 + 2 * sum(len(content.encode()) for _, content in messages)
+        buffer = c.create_string_buffer(room)
+        n = self._lib.chat_apply_template(template, c.cast(rows, _ptr), len(messages), True, buffer, room)
+        if not 0 <= n <= room:
+            raise ModelError(
+                f"{self.path}: llama.cpp does not know this chat template; give 'prompt' instead of 'messages'"
+            )
+        return buffer.raw[:n].decode()
+
+
+class Context:
+    """Key-value memory for some sequences, and decodes into it."""
+
+    def __init__(self, model: Model, n_ctx: int, threads: int, n_seq: int = 1, n_batch: int = 512) -> None:
+        """Make a context.
+
+        Args:
+            n_ctx: tokens of memory for each sequence.
+            threads: CPU threads.
+            n_seq: sequences.
+            n_batch: most tokens in one decode.
+
+        Raises:
+            EngineError: the library refused, or reports other settings than asked for (its layout moved).
+        """
+        self._lib = library()
+        self._model = model  # keeps the weights alive
+        params = self._lib.context_default_params()
+        params.n_ctx, params.n_seq_max, params.n_batch, params.n_ubatch = n_ctx * n_seq, n_seq, n_batch, n_batch
+        params.n_threads = params.n_threads_batch = threads
+        _error.text = None
+        self._handle = self._lib.init_from_model(model._handle, params)
+        if not self._handle:
+            raise EngineError(f"llama.cpp cannot make a context of {n_ctx} x {n_seq} tokens: {_failure()}")
+        self._self_test(n_ctx * n_seq, n_batch, n_seq, threads)
+        self.n_batch, self.n_vocab, self.n_ctx = n_batch, model.n_vocab, n_ctx
+        self._memory = self._lib.get_memory(self._handle)
+        self._batch = batch = self._lib.batch_init(n_batch, 0, 1)
+        view = np.ctypeslib.as_array
+        self._token, self._pos = view(batch.token, (n_batch,)), view(batch.pos, (n_batch,))
+        self._wanted = view(batch.logits, (n_batch,))
+        view(batch.n_seq_id, (n_batch,))[:] = 1
+        # llama.cpp gives each row an array of its own for its sequence ids; their addresses stay put.
+        self._seq = [batch.seq_id[i] for i in range(n_batch)]
+
+    def _self_test(self, n_ctx: int, n_batch: int, n_seq: int, threads: int) -> None:
+        want = (n_batch, n_batch, n_seq, threads, threads)
+        names = ("n_batch", "n_ubatch", "n_seq_max", "n_threads", "n_threads_batch")
+        seen = tuple(int(getattr(self._lib, name)(self._handle)) for name in names)
+        if seen != want or self._lib.n_ctx(self._handle) < n_ctx:
+            raise EngineError(
+                f"{library_version()}: context reports {dict(zip(names, seen, strict=True))} for {want}; "
+                "its parameter struct is not laid out as expected: install the version that draftgate pins"
+            )
+
+    def set_threads(self, threads: int) -> None:
+        """Change the CPU threads of the next decodes."""
+        self._lib.set_n_threads(self._handle, threads, threads)
+
+    def close(self) -> None:
+        """Free the memory."""
+        if self._handle:
+            self._lib.batch_free(self._batch)
+            self._lib.free(self._handle)
+            self._handle = None
+
+    def decode(self, rows: Sequence[tuple[int, int, Sequence[int]]], last_only: bool = False) -> NDArray[np.float32]:
+        """Run the model on new tokens of some sequences.
+
+        Args:
+            rows: (sequence, position of its first new token, new tokens) for each sequence.
+            last_only: give logits of each sequence's last token only.
+
+        Returns:
+            Logits [tokens or sequences, vocabulary] in the order of `rows`; a view that the next decode overwrites.
+
+        Raises:
+            EngineError: the library failed, for instance because the memory is full.
+        """
+        n = 0
+        for sequence, start, tokens in rows:
+            end = n + len(tokens)
+            self._token[n:end] = tokens
+            self._pos[n:end] = range(start, start + len(tokens))
+            self._wanted[n:end] = not last_only
+            self._wanted[end - 1] = 1
+            for i in range(n, end):
+                self._seq[i][0] = sequence
+            n = end
+        self._batch.n_tokens = n
+        if code := self._lib.decode(self._handle, self._batch):
+            raise EngineError(f"llama_decode returned {code} ({'memory full' if code == 1 else _failure()})")
+        shape = (len(rows) if last_only else n, self.n_vocab)
+        return np.ctypeslib.as_array(self._lib.get_logits(self._handle), shape)
+
+    def prefill(self, sequence: int, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Clear a sequence, decode a prompt in pieces of n_batch, and give the logits [vocabulary] after its last token."""
+        self.rollback(sequence, 0)
+        for start in range(0, len(tokens), self.n_batch):
+            logits = self.decode([(sequence, start, tokens[start : start + self.n_batch])], last_only=True)
+        return logits[0]
+
+    def rollback(self, sequence: int, position: int) -> None:
+        """Forget what a sequence holds from `position` on."""
+        if not self._lib.memory_seq_rm(self._memory, sequence, position, -1):
+            raise EngineError(
+                "this model's memory cannot be rolled back (recurrent or windowed); it cannot speculate here"
+            )
+
+    def copy(self, source: int, target: int) -> None:
+        """Make sequence `target` hold what `source` holds."""
+        self.rollback(target, 0)
+        self._lib.memory_seq_cp(self._memory, source, target, -1, -1)

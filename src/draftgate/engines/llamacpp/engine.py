@@ -1,0 +1,230 @@
+"""The embedded engine: speculative decoding in process on llama.cpp."""
+
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftgate.cost.steps import Curve, StepCost
+from draftgate.engines.base import Capabilities, Completion, Request, Sampling
+from draftgate.engines.drafters import Drafter, LookupDrafter, ModelDrafter
+from draftgate.engines.llamacpp.capi import Context, Model, library_version
+from draftgate.engines.loop import Speculator, Vocabulary
+from draftgate.errors import ConfigError, ModelError
+from draftgate.policy.category import category_table
+from draftgate.policy.policy import Policy
+from draftgate.policy.rules import RULES
+from draftgate.trace.setup import Setup
+from draftgate.workload.prompt import Prompt
+
+__all__ = ["LOOKUP", "LlamaCpp", "fingerprint"]
+
+LOOKUP = "lookup"
+_COST_CONTEXT_TOK = 192  # context behind each sequence while costs are measured: that of a typical short request
+
+
+def fingerprint(model: Model) -> str:
+    """Digest of a vocabulary: two models can speculate together exactly when theirs are equal."""
+    digest = hashlib.sha256()
+    for piece in model.raw_pieces:
+        digest.update(len(piece).to_bytes(4, "little") + piece)
+    return digest.hexdigest()
+
+
+def _require_same_vocabulary(target: Model, draft: Model) -> None:
+    if fingerprint(target) == fingerprint(draft):
+        return
+    if target.n_vocab != draft.n_vocab:
+        difference = f"{target.n_vocab} tokens against {draft.n_vocab}"
+    else:
+        pairs = zip(target.raw_pieces, draft.raw_pieces, strict=True)
+        token, (a, b) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+        difference = f"token {token} is {a!r} against {b!r}"
+    raise ModelError(
+        f"target {target.path.name} and draft {draft.path.name} have different vocabularies ({difference}); "
+        "a draft must share its target's tokenizer: choose another, or --draft lookup"
+    )
+
+
+def _hardware() -> str:
+    """The processor's name, as the kernel gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{name}, {os.cpu_count()} CPUs"
+
+
+class LlamaCpp:
+    """llama.cpp in this process, on the CPU."""
+
+    def __init__(
+        self,
+        target: Path,
+        draft: Path | str = LOOKUP,
+        n_ctx: int = 2048,
+        threads: int | None = None,
+        max_batch: int = 1,
+    ) -> None:
+        """Load models.
+
+        Args:
+            target: GGUF file.
+            draft: GGUF file of a draft model, or "lookup".
+            n_ctx: tokens that a sequence can hold, prompt and output.
+            threads: CPU threads; default: whichever of 1 and all processors decodes faster here now, since llama.cpp's
+                threads spin at barriers and collapse on a busy machine.
+            max_batch: sequences in one decode.
+
+        Raises:
+            ModelError: a file cannot be loaded, or the vocabularies differ.
+            ConfigError: the context is longer than the model was trained for.
+        """
+        processors = len(os.sched_getaffinity(0))
+        self._threads = threads or processors
+        self._target = Model(target)
+        self._models = [self._target]
+        if n_ctx > self._target.n_ctx_train:
+            raise ConfigError(
+                f"context of {n_ctx} tokens exceeds the {self._target.n_ctx_train} that {target.name} was trained for"
+            )
+        self._context = Context(self._target, n_ctx, self._threads, max_batch)
+        self._contexts = [self._context]
+        if threads is None and processors > 1:
+            self._threads = self._faster_threads((1, processors))
+        self._max_batch, self._n_ctx = max_batch, n_ctx
+        self._draft_context: Context | None = None
+        self._draft_name = LOOKUP
+        if draft != LOOKUP:
+            self._load_draft(Path(draft))
+        tables = cache(lambda language: category_table(self._target.pieces, language))
+        self._vocabulary = Vocabulary(self._target.pieces, self._target.end_tokens, tables)
+        drafter: Drafter = ModelDrafter(self._draft_context) if self._draft_context else LookupDrafter()
+        self._speculator = Speculator(self._context, drafter, self._vocabulary, n_ctx, self._context.n_batch)
+
+    def _load_draft(self, path: Path) -> None:
+        model = Model(path)
+        self._models.append(model)
+        _require_same_vocabulary(self._target, model)
+        self._draft_context = Context(model, self._n_ctx, self._threads, self._max_batch)
+        self._contexts.append(self._draft_context)
+        self._draft_name = f"{path.name} ({model.description})"
+
+    def close(self) -> None:
+        """Free models and memory."""
+        for context in self._contexts:
+            context.close()
+        for model in self._models:
+            model.close()
+
+    def _faster_threads(self, candidates: Sequence[int]) -> int:
+        """The thread count with the lowest median time of a one-token and an eight-token decode, interleaved."""
+        context, tokens = self._context, list(range(100, 109))
+        context.prefill(0, tokens[:1])
+        seconds: dict[int, list[float]] = {n: [] for n in candidates}
+        for _ in range(7):
+            for n in candidates:
+                context.set_threads(n)
+                begin = time.perf_counter()
+                context.decode([(0, 1, tokens[:1])])
+                context.decode([(0, 2, tokens[1:])])
+                seconds[n].append(time.perf_counter() - begin)
+                context.rollback(0, 1)
+        best = min(candidates, key=lambda n: float(np.median(seconds[n])))
+        context.set_threads(best)
+        return best
+
+    @property
+    def setup(self) -> Setup:
+        """What figures measured here depend on."""
+        target = self._target
+        digest = hashlib.sha256(f"{fingerprint(target)} {target.path.stat().st_size}".encode()).hexdigest()[:12]
+        return Setup(
+            engine="llamacpp",
+            version=library_version(),
+            target=f"{target.path.name} ({target.description})",
+            target_sha=digest,
+            draft=self._draft_name,
+            hardware=_hardware(),
+            threads=self._threads,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """All rules; drafts as long as a decode's batch allows."""
+        return Capabilities(frozenset(RULES), True, self._max_batch, self._context.n_batch // self._max_batch - 1)
+
+    def encode(self, prompt: Prompt, workload: str, max_tokens: int, sampling: Sampling) -> Request:
+        """Tokenise a prompt; conversations go through the model's chat template."""
+        if prompt.prompt is not None:
+            text = lexed = prompt.prompt
+        else:
+            messages = [(message.role, message.content) for message in prompt.messages or ()]
+            text, lexed = self._target.chat(messages), ""
+        return Request(
+            id=prompt.id,
+            tokens=tuple(self._target.tokenize(text)),
+            max_tokens=prompt.max_tokens or max_tokens,
+            workload=workload,
+            language=prompt.language,
+            lexed=lexed,
+            sampling=sampling,
+        )
+
+    def generate(self, requests: Sequence[Request], policy: Policy, record: bool = False) -> list[Completion]:
+        """Complete requests as one batch; see `Engine.generate`."""
+        if not 1 <= len(requests) <= self._max_batch:
+            raise ConfigError(f"batch must be 1 to {self._max_batch} requests but got {len(requests)}")
+        return self._speculator.run(requests, policy, record)
+
+    def measure_cost(self, batches: Sequence[int], most: int, seconds: float) -> StepCost:
+        """Time decodes of 1..most tokens a sequence at each batch size, interleaved, for about `seconds` in all."""
+        with_room = [b for b in batches if b <= self._max_batch and b * most <= self._context.n_batch]
+        self._speculator.forget()
+        curves = {b: self._curve(self._context, b, most, seconds / len(with_room)) for b in with_room}
+        draft_s = 0.0
+        if self._draft_context is not None:
+            draft_s = self._curve(self._draft_context, 1, 1, min(1.0, seconds / 4)).seconds[0]
+        return StepCost(curves, draft_s)
+
+    def _curve(self, context: Context, batch: int, most: int, seconds: float) -> Curve:
+        """At least five rounds over all token counts: noise that drifts then spreads over all of them alike."""
+        filler = [t for t in range(self._target.n_vocab) if len(self._target.pieces[t]) > 2][: _COST_CONTEXT_TOK + most]
+        at = min(_COST_CONTEXT_TOK, self._n_ctx - most - 1)
+        for sequence in range(batch):
+            context.prefill(sequence, filler[:at])
+        rounds: list[NDArray[np.float64]] = []
+        end = time.perf_counter() + seconds
+        while len(rounds) < 5 or (time.perf_counter() < end and len(rounds) < 200):
+            row = np.empty(most)
+            for m in range(1, most + 1):
+                begin = time.perf_counter()
+                context.decode([(s, at, filler[at : at + m]) for s in range(batch)])
+                row[m - 1] = time.perf_counter() - begin
+                for s in range(batch):
+                    context.rollback(s, at)
+            rounds.append(row)
+        return Curve.from_samples(batch, np.array(rounds))
+
+    def logit_gap(self, tokens: Sequence[int], first: int, second: int) -> float:
+        """Logit of `first` minus logit of `second` after `tokens`."""
+        self._speculator.forget()
+        logits = self._context.prefill(0, tokens)
+        return float(logits[first] - logits[second])
+
+    def logit_noise(self, tokens: Sequence[int], most: int) -> float:
+        """Greatest difference of a logit between decoding the last `most` tokens together and one at a time."""
+        self._speculator.forget()
+        context, at = self._context, len(tokens) - most
+        context.prefill(0, tokens[:at])
+        together = context.decode([(0, at, tokens[at:])]).copy()
+        context.rollback(0, at)
+        alone = [context.decode([(0, at + i, tokens[at + i : at + i + 1])])[0].copy() for i in range(most)]
+        return float(np.abs(together - np.array(alone)).max())

@@ -1,0 +1,253 @@
+"""The draft-then-verify loop, for any model that can decode several tokens and roll back."""
+
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftgate.engines.base import Completion, Request
+from draftgate.engines.drafters import Drafter, Forward
+from draftgate.engines.sampling import draw, probabilities
+from draftgate.engines.verify import Proposal, Verified, verify
+from draftgate.errors import ConfigError, EngineError
+from draftgate.policy.lexer import Lexer, classify
+from draftgate.policy.policy import Policy
+from draftgate.trace.records import StepRecord
+
+__all__ = ["Speculator", "Vocabulary"]
+
+Clock = Callable[[], float]
+
+_NOTHING = Proposal(np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.uint8))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the loop needs to know of tokens.
+
+    Attributes:
+        pieces: decoded bytes of each token.
+        end_tokens: tokens that end generation.
+        tables: category table [V] of a language.
+    """
+
+    pieces: Sequence[bytes]
+    end_tokens: frozenset[int]
+    tables: Callable[[str | None], NDArray[np.uint8]]
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Decoded text; bytes that are not UTF-8 show as replacement characters."""
+        return b"".join(self.pieces[t] for t in tokens).decode("utf-8", "replace")
+
+
+class _Sequence:
+    """One request in progress."""
+
+    def __init__(self, index: int, request: Request, vocabulary: Vocabulary, categories: bool) -> None:
+        self.index = index
+        self.request = request
+        self.output: list[int] = []
+        self.steps: list[StepRecord] = []
+        self.finish = ""
+        self.decode_s = 0.0
+        self.rng = np.random.default_rng([request.sampling.seed, zlib.crc32(request.id.encode())])
+        self._vocabulary = vocabulary
+        self._lexer = Lexer(request.language) if categories else None
+        if self._lexer is not None:
+            self._lexer.feed(request.lexed.encode())
+            self._table = vocabulary.tables(request.language)
+
+    def classify(self, tokens: Sequence[int]) -> NDArray[np.uint8]:
+        """Categories of tokens that would follow the output; zeros when nothing asks for them."""
+        if self._lexer is None:
+            return np.zeros(len(tokens), np.uint8)
+        return classify(self._lexer, tokens, self._vocabulary.pieces, self._table)
+
+    def commit(self, tokens: Sequence[int]) -> list[int]:
+        """Append tokens up to the end of the request; returns those that entered the output."""
+        room = self.request.max_tokens - len(self.output)
+        tokens = list(tokens[:room])
+        for i, token in enumerate(tokens):
+            if token in self._vocabulary.end_tokens:
+                tokens, self.finish = tokens[: i + 1], "stop"
+                break
+        self.output.extend(tokens)
+        if not self.finish and len(self.output) >= self.request.max_tokens:
+            self.finish = "length"
+        if self._lexer is not None:
+            self._lexer.feed(b"".join(self._vocabulary.pieces[t] for t in tokens))
+        return tokens
+
+    @property
+    def position(self) -> int:
+        """Position of the last committed token, which the next decode starts with."""
+        return len(self.request.tokens) + len(self.output) - 1
+
+    def room(self, n_ctx: int) -> int:
+        """Tokens that a draft may have: the bonus token must fit the request, the draft the context."""
+        return min(self.request.max_tokens - len(self.output) - 1, n_ctx - self.position - 1)
+
+
+class Speculator:
+    """Runs requests with a target, a drafter and a policy.
+
+    Prompts stay in memory: a request whose prompt a sequence already holds is not decoded again, so that arms compared
+    on one prompt share the very same prefill.
+    """
+
+    def __init__(
+        self,
+        target: Forward,
+        drafter: Drafter,
+        vocabulary: Vocabulary,
+        n_ctx: int,
+        n_batch: int,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        """Wrap a target.
+
+        Args:
+            n_ctx: tokens that one sequence can hold.
+            n_batch: tokens that one decode can take.
+            clock: seconds; a fake one serves tests.
+        """
+        self._target, self._drafter, self._vocabulary = target, drafter, vocabulary
+        self._n_ctx, self._n_batch, self._clock = n_ctx, n_batch, clock
+        self._prompts: dict[int, tuple[tuple[int, ...], NDArray[np.float32], float]] = {}
+
+    def forget(self) -> None:
+        """Note that something else used the target's memory: prompts are decoded again."""
+        self._prompts.clear()
+
+    def run(self, requests: Sequence[Request], policy: Policy, record: bool) -> list[Completion]:
+        """Complete requests as one batch; see `Engine.generate`."""
+        self._check(requests, policy)
+        categories = record or policy.uses_category
+        sequences = [_Sequence(i, r, self._vocabulary, categories) for i, r in enumerate(requests)]
+        prefills = [self._begin(s, policy) for s in sequences]
+        begin = self._clock()
+        active = [s for s in sequences if not s.finish]
+        while active:
+            self._step(active, policy, record)
+            now = self._clock()
+            for s in active:
+                s.decode_s = now - begin
+            active = [s for s in active if not s.finish]
+        return [
+            Completion(
+                request=s.request,
+                tokens=tuple(s.output),
+                text=self._vocabulary.text(s.output),
+                finish=s.finish,
+                prefill_s=prefill,
+                decode_s=s.decode_s,
+                steps=tuple(s.steps),
+            )
+            for s, prefill in zip(sequences, prefills, strict=True)
+        ]
+
+    def _check(self, requests: Sequence[Request], policy: Policy) -> None:
+        for request in requests:
+            need = len(request.tokens) + request.max_tokens
+            if need > self._n_ctx:
+                raise ConfigError(
+                    f"prompt '{request.id}': {len(request.tokens)} prompt tokens and {request.max_tokens} output tokens do "
+                    f"not fit the context of {self._n_ctx}; shorten it or raise --context"
+                )
+            if not request.tokens or request.max_tokens < 1:
+                raise ConfigError(f"prompt '{request.id}': needs at least one prompt token and one output token")
+        if len(requests) * (policy.length.most + 1) > self._n_batch:
+            raise ConfigError(
+                f"policy '{policy.name}': {len(requests)} x {policy.length.most + 1} tokens do not fit one decode of "
+                f"{self._n_batch}; lower k"
+            )
+        if policy.length.most >= self._n_ctx:
+            raise ConfigError(f"policy '{policy.name}': k = {policy.length.most} exceeds the context of {self._n_ctx}")
+
+    def _begin(self, s: _Sequence, policy: Policy) -> float:
+        """Decode the prompt or reuse it, and commit the first token; returns prefill seconds."""
+        held = self._prompts.get(s.index)
+        if held is None or held[0] != s.request.tokens:
+            start = self._clock()
+            logits = self._target.prefill(s.index, s.request.tokens).copy()
+            held = self._prompts[s.index] = (s.request.tokens, logits, self._clock() - start)
+        else:
+            self._target.rollback(s.index, len(s.request.tokens))
+        _, logits, prefill_s = held
+        if not np.isfinite(logits.max()):
+            raise EngineError(f"prompt '{s.request.id}': the engine returned logits that are not finite")
+        if policy.drafts:
+            self._drafter.start(s.index, s.request.tokens)
+        first = (
+            int(logits.argmax())
+            if s.request.sampling.greedy
+            else draw(probabilities(logits, s.request.sampling), s.rng.random())
+        )
+        self._commit(s, [first], policy)
+        return prefill_s
+
+    def _commit(self, s: _Sequence, tokens: Sequence[int], policy: Policy) -> list[int]:
+        tokens = s.commit(tokens)
+        if policy.drafts and not s.finish:
+            self._drafter.extend(s.index, tokens)
+        return tokens
+
+    def _propose(self, s: _Sequence, policy: Policy, batch: int) -> Proposal:
+        """A draft that fits the request and ends with the first end token in it: what follows could never be kept."""
+        most = s.room(self._n_ctx) if policy.drafts else 0
+        if most <= 0:
+            return _NOTHING
+        proposal = self._drafter.propose(s.index, most, policy, batch, s.classify, s.rng)
+        ends = (i for i, token in enumerate(proposal.tokens.tolist()) if token in self._vocabulary.end_tokens)
+        return proposal.first(next(ends, len(proposal) - 1) + 1)
+
+    def _step(self, active: Sequence[_Sequence], policy: Policy, record: bool) -> None:
+        """Draft for every sequence, verify all in one decode, commit."""
+        n, clock = len(active), self._clock
+        start = clock()
+        proposals = [self._propose(s, policy, n) for s in active]
+        drafted = clock()
+        rows = [
+            (s.index, s.position, [s.output[-1], *p.tokens.tolist()]) for s, p in zip(active, proposals, strict=True)
+        ]
+        logits = self._target.decode(rows)
+        verified = clock()
+        row = 0
+        for s, proposal in zip(active, proposals, strict=True):
+            k, offset = len(proposal), len(s.output)
+            request = s.request
+            result = verify(
+                logits[row : row + k + 1], proposal, policy, request.sampling, s.rng, offset, request.language, record
+            )
+            row += k + 1
+            self._settle(s, proposal.tokens, result, policy, (n, (drafted - start) / n, verified - drafted))
+
+    def _settle(
+        self,
+        s: _Sequence,
+        tokens: NDArray[np.int32],
+        result: Verified,
+        policy: Policy,
+        timing: tuple[int, float, float],
+    ) -> None:
+        offset = len(s.output)
+        committed = self._commit(s, [*tokens[: result.accepted].tolist(), result.token], policy)
+        self._target.rollback(s.index, s.position)
+        batch, draft_s, verify_s = timing
+        s.steps.append(
+            StepRecord(
+                request=-1,
+                step=len(s.steps),
+                offset=offset,
+                batch=batch,
+                draft_s=draft_s,
+                verify_s=verify_s,
+                drafted_n=len(tokens),
+                accepted=min(result.accepted, len(committed)),
+                committed=len(committed),
+                drafted=result.drafted,
+            )
+        )

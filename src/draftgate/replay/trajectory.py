@@ -1,0 +1,144 @@
+"""The trajectory estimator: a model-free drafter, run again along recorded text.
+
+A lossless greedy run gives one text whatever drafts it, so re-drafting along that text needs no engine and is exact up to
+near-ties in the logits. Every output position is visited once to note what the drafter would have proposed there and how
+much of it the text confirms; any draft-length policy is then a walk over those notes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftgate.cost.steps import StepCost
+from draftgate.policy.length import Length
+from draftgate.policy.lookup import SuffixLookup
+from draftgate.policy.policy import Policy
+from draftgate.replay.predict import Prediction
+from draftgate.stats.sequence import Interval
+from draftgate.stats.bootstrap import ratio_interval
+
+__all__ = ["Trajectory", "Walked", "predict_trajectories", "retrace", "walk"]
+
+Categorise = Callable[[Sequence[int], Sequence[Sequence[int]]], NDArray[np.uint8]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """What lookup would have proposed at each output position 1..n-1 of one request (index t - 1).
+
+    Attributes:
+        match: length of the matching context in tokens, [n - 1]; 0 where nothing matches.
+        available: proposed tokens, [n - 1].
+        confirmed: leading proposed tokens that the text confirms, [n - 1].
+        category: categories of proposed tokens [n - 1, K]; zeros when not classified.
+    """
+
+    match: NDArray[np.int64]
+    available: NDArray[np.int64]
+    confirmed: NDArray[np.int64]
+    category: NDArray[np.uint8]
+
+    @property
+    def evidence(self) -> NDArray[np.float64]:
+        """Evidence of each proposed token, [n - 1, K]."""
+        return SuffixLookup.evidence(0, self.category.shape[1]) + self.match[:, None]
+
+
+def retrace(
+    prompt: Sequence[int],
+    output: Sequence[int],
+    max_tokens: int,
+    most: int,
+    end_tokens: frozenset[int] = frozenset(),
+    categorise: Categorise | None = None,
+) -> Trajectory:
+    """Visit every output position of one request.
+
+    Args:
+        prompt: prompt tokens.
+        output: committed tokens, the first of them chosen by the prefill.
+        max_tokens: the request's limit, near which drafts are cut so that the bonus token fits.
+        most: longest draft.
+        end_tokens: a draft ends with the first of these.
+        categorise: (output, proposals) -> categories [n - 1, most]; None leaves zeros.
+    """
+    lookup = SuffixLookup([*prompt, *output[:1]])
+    match, available, confirmed = np.zeros((3, len(output) - 1), np.int64)
+    proposals: list[Sequence[int]] = []
+    for i in range(len(output) - 1):
+        t = i + 1
+        tokens, match[i] = lookup.propose(min(most, max_tokens - t - 1))
+        end = next((j for j, token in enumerate(tokens) if token in end_tokens), len(tokens) - 1)
+        tokens = tokens[: end + 1]
+        pairs = zip(tokens, output[t:], strict=False)
+        confirmed[i] = next((j for j, (a, b) in enumerate(pairs) if a != b), min(len(tokens), len(output) - t))
+        available[i] = len(tokens)
+        proposals.append(tokens)
+        lookup.extend([output[t]])
+    category = np.zeros((len(output) - 1, most), np.uint8) if categorise is None else categorise(output, proposals)
+    return Trajectory(match, available, confirmed, category)
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """Steps of one request under one policy: arrays over steps."""
+
+    drafted: NDArray[np.int64]
+    accepted: NDArray[np.int64]
+    committed: NDArray[np.int64]
+
+
+def walk(trajectory: Trajectory, length: Length, batch: int = 1) -> Walked:
+    """The steps that a draft length policy would have taken."""
+    chosen = length.choose(trajectory.evidence, trajectory.category, trajectory.available, batch)
+    kept = np.minimum(chosen, trajectory.confirmed)
+    n, at = len(kept), 0
+    visited = []
+    jump = (kept + 1).tolist()
+    while at < n:
+        visited.append(at)
+        at += jump[at]
+    steps = np.array(visited, np.int64)
+    # The last step may be confirmed to the very end of the text, and then there was no bonus token.
+    return Walked(chosen[steps], kept[steps], np.minimum(kept[steps] + 1, n - steps))
+
+
+def predict_trajectories(
+    trajectories: Sequence[Trajectory], policy: Policy, cost: StepCost | None = None, resamples: int = 1000
+) -> Prediction:
+    """Predict a lossless greedy policy from trajectories, one for each request."""
+    walked = [walk(t, policy.length) for t in trajectories if len(t.match)]
+    committed = np.array([w.committed.sum() for w in walked], float)
+    drafted = sum(w.drafted.sum() for w in walked)
+    steps = sum(len(w.drafted) for w in walked)
+    covered = sum((w.drafted > 0).sum() for w in walked)
+    length = float(committed.sum() / steps) if steps else 0.0
+    seconds, interval, none_s = None, None, None
+    if cost is not None and steps:
+        per_request = np.array([cost.step_s(w.drafted).sum() for w in walked])
+        none_s = float(cost.step_s(np.array(0)))
+        seconds = float(per_request.sum() / steps)
+        if resamples and len(walked) > 1:
+            interval = _scaled(ratio_interval(committed, per_request, resamples=resamples), none_s)
+    return Prediction(
+        policy=policy.name,
+        estimator="trajectory",
+        acceptance_length=length,
+        acceptance_rate=float(sum(w.accepted.sum() for w in walked) / drafted) if drafted else None,
+        coverage=float(covered / steps) if steps else 0.0,
+        step_s=seconds,
+        tokens_per_s=None if seconds is None else length / seconds,
+        speedup=None if seconds is None or none_s is None else length / seconds * none_s,
+        lossy_share=0.0,
+        given_up_nats=0.0,
+        speedup_interval=interval,
+        requests=len(walked),
+    )
+
+
+def _scaled(interval: Interval, by: float) -> Interval:
+    low, high = (None if v is None else v * by for v in (interval.low, interval.high))
+    estimate = None if interval.estimate is None else interval.estimate * by
+    return Interval(estimate, low, high, interval.n, interval.confidence, 1.0)
