@@ -4,6 +4,7 @@ import json
 import re
 import tokenize
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,11 @@ def test_state_does_not_depend_on_how_the_text_was_cut(language: str, fragments:
         assert pieces.mark() == whole.mark()
 
 
+def state_after(lexer: Lexer, text: bytes) -> State:
+    lexer.feed(text)
+    return lexer.state
+
+
 def python_tokens(source: bytes) -> Iterator[tuple[State, int, int]]:
     """State inside, start and end (byte offsets) of each token by the standard tokenizer; an f-string is one."""
     lines = source.decode().splitlines(keepends=True)
@@ -247,13 +253,10 @@ def test_python_agrees_with_the_standard_tokenizer(module: str) -> None:
     assert spec.origin is not None
     source, lexer, at = Path(spec.origin).read_bytes().replace(b"\r\n", b"\n"), Lexer("python"), 0
     for inside, start, end in python_tokens(source):
-        lexer.feed(source[at:start])
-        assert lexer.state == State.CODE, source[at : end + 20]
-        lexer.feed(source[start : end - 1])
-        if inside != State.CODE and end - start > 1:
-            assert lexer.state == inside, source[start : end + 20]
-        lexer.feed(source[end - 1 : end])
-        assert lexer.state == (State.COMMENT if inside == State.COMMENT else State.CODE), source[start : end + 20]
+        before, within, after = (state_after(lexer, source[i:j]) for i, j in pairwise([at, start, end - 1, end]))
+        expected = State.COMMENT if inside is State.COMMENT else State.CODE
+        assert (before, after) == (State.CODE, expected), source[at : end + 20]
+        assert within is inside or end - start == 1, source[start : end + 20]
         at = end
     assert at > 1000
 
@@ -271,10 +274,8 @@ def test_json_agrees_with_the_standard_scanner(value: Any, ascii_only: bool, ind
     while at < len(text):
         quoted = text[at] == '"'
         end = json.decoder.scanstring(text, at + 1)[1] if quoted else at + 1  # type: ignore[attr-defined]
-        lexer.feed(text[at : end - 1].encode())
-        assert lexer.state is (State.STRING if quoted else State.CODE)
-        lexer.feed(text[end - 1 : end].encode())
-        assert lexer.state is State.CODE
+        within, after = (state_after(lexer, text[i:j].encode()) for i, j in pairwise([at, end - 1, end]))
+        assert (within, after) == (State.STRING if quoted else State.CODE, State.CODE)
         at = end
 
 

@@ -1,0 +1,69 @@
+"""The command line: one file a verb, loaded when it is called, so that --help stays fast."""
+
+import importlib
+import os
+import sys
+
+import click
+
+import draftgate
+from draftgate.errors import DraftgateError
+
+__all__ = ["main"]
+
+_VERBS = {
+    "tune": "Measure, search offline, prove live, and recommend, for each workload.",
+    "bench": "Run arms side by side on a workload and compare them with no speculation.",
+    "replay": "Predict policies from a recorded trace, without an engine.",
+    "export": "Turn a policy into an engine's own settings.",
+    "models": "List, fetch and locate models.",
+}
+
+
+class _Verbs(click.Group):
+    """Imports a verb's module only when that verb runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"draftgate.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_VERBS.items()))
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(draftgate.__version__, prog_name="draftgate")
+def cli() -> None:
+    """Find, prove and keep the speculative-decoding settings that pay on your workload.
+
+    \b
+    draftgate models pull smollm2-135m           a small model to try it with
+    draftgate tune --workload code-edit          the whole job on one workload
+    draftgate tune --workload mine.jsonl --target model.gguf --budget 10m
+
+    Exit codes: 0 ok, 1 failed, 2 wrong input, 3 inconclusive, 130 interrupted. DRAFTGATE_DEBUG=1 shows tracebacks.
+    """
+
+
+def main() -> None:
+    """Run the command line; every expected error is one line on stderr and an exit code."""
+    try:
+        code = cli(standalone_mode=False)
+    except DraftgateError as error:
+        if os.environ.get("DRAFTGATE_DEBUG"):
+            raise
+        click.echo(f"draftgate: {error}", err=True)
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("draftgate: interrupted", err=True)
+        code = 130
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""What a step costs: measured seconds, and what acceptance is worth at that price."""

@@ -8,9 +8,9 @@ __all__ = ["all_accepted_speedup", "break_even", "expected_committed", "iid_spee
 
 
 def expected_committed(alpha: float, k: int) -> float:
-    """Committed tokens of a step, bonus token included, when each drafted token is kept with chance alpha independently.
+    """Committed tokens of a step, bonus token included, when each of k drafted tokens is kept with chance alpha.
 
-    Leviathan et al. 2023, equation 1: (1 - alpha^(k+1)) / (1 - alpha).
+    Chances are independent: Leviathan et al. 2023, equation 1, (1 - alpha^(k+1)) / (1 - alpha).
 
     >>> expected_committed(0.5, 2), expected_committed(1.0, 3), expected_committed(0.0, 9)
     (1.75, 4.0, 1.0)

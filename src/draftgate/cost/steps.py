@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from draftgate.errors import ConfigError
+from draftgate.errors import ConfigError, TraceError
 
 __all__ = ["Affine", "Curve", "StepCost"]
 
@@ -18,7 +18,7 @@ class Affine:
 
     Attributes:
         error: greatest relative distance of a measured point from the line; curves with steps (kernels that work in
-            blocks of tokens) have a large one, so predictions read the measured points and use the line only beyond them.
+            blocks of tokens) have a large one, so predictions read the measured points and use the line beyond them.
     """
 
     base_s: float
@@ -44,14 +44,17 @@ class Curve:
 
     @classmethod
     def from_samples(cls, batch: int, samples: NDArray[np.float64]) -> "Curve":
-        """Medians of samples [n, m]."""
+        """Medians of samples [n, m], n >= 1.
+
+        The interval is the pair of order statistics that the normal approximation of Binomial(n, 1/2), with continuity
+        correction, puts outside the median with chance 5% at most, whatever the distribution (David and Nagaraja,
+        "Order Statistics", 2003, section 7.1). Below six samples no pair reaches that, and it is their whole range.
+        """
         n = len(samples)
         ordered = np.sort(samples, axis=0)
         median = np.median(ordered, axis=0)
-        # Ranks n/2 -+ 1.96 sqrt(n)/2 bound the median at 95%, for any distribution.
-        reach = 0.98 * np.sqrt(n)
-        low, high = (int(np.clip(r, 0, n - 1)) for r in (np.floor(n / 2 - reach), np.ceil(n / 2 + reach) - 1))
-        error = (ordered[high] - ordered[low]) / (2 * median)
+        low = max(int(np.floor(n / 2 - 0.98 * np.sqrt(n) - 0.5)), 0)
+        error = (ordered[n - 1 - low] - ordered[low]) / (2 * median)
         return cls(batch, tuple(median.tolist()), tuple(error.tolist()), n)
 
     def fit(self) -> Affine:
@@ -61,10 +64,11 @@ class Curve:
         return Affine(float(base), float(per_token), float(np.abs((base + per_token * m) / t - 1).max()))
 
     def at(self, tokens: NDArray[Any]) -> NDArray[np.float64]:
-        """Seconds of decodes of `tokens` a sequence (any shape, >= 1): measured points, beyond them the line's slope."""
+        """Seconds of decodes of `tokens` >= 1 a sequence, any shape: as measured, then on along the line's slope."""
         known = np.array(self.seconds)
-        inside = known[np.minimum(tokens, len(known)) - 1]
-        return inside + np.maximum(tokens - len(known), 0) * max(self.fit().per_token_s, 0.0)
+        inside: NDArray[np.float64] = known[np.minimum(tokens, len(known)) - 1]
+        beyond = np.maximum(tokens - len(known), 0)
+        return inside + beyond * max(self.fit().per_token_s, 0.0) if beyond.any() else inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +92,15 @@ class StepCost:
             ConfigError: this batch size was not measured.
         """
         if batch not in self.curves:
-            raise ConfigError(f"no cost was measured at batch size {batch}; measured: {sorted(self.curves)}")
+            raise ConfigError(f"no cost was measured at batch size {batch}; measure it, or use {sorted(self.curves)}")
         return self.curves[batch]
 
     def step_s(self, drafted: NDArray[Any], batch: int = 1) -> NDArray[np.float64]:
-        """Seconds of steps that draft `drafted` tokens a sequence (any shape, >= 0)."""
+        """Seconds of steps that draft `drafted` tokens a sequence (any shape, >= 0).
+
+        Raises:
+            ConfigError: this batch size was not measured.
+        """
         return self.curve(batch).at(drafted + 1) + self.draft_s * drafted + self.overhead_s
 
     def to_mapping(self) -> dict[str, Any]:
@@ -105,6 +113,13 @@ class StepCost:
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> "StepCost":
-        """What `to_mapping` wrote."""
-        rows = (Curve(c["batch"], tuple(c["seconds"]), tuple(c["error"]), c["n"]) for c in data["curves"])
-        return cls({c.batch: c for c in rows}, data["draft_s"], data["overhead_s"])
+        """What `to_mapping` wrote.
+
+        Raises:
+            TraceError: a value is missing; it was not written by this version.
+        """
+        try:
+            rows = (Curve(c["batch"], tuple(c["seconds"]), tuple(c["error"]), c["n"]) for c in data["curves"])
+            return cls({c.batch: c for c in rows}, data["draft_s"], data["overhead_s"])
+        except (KeyError, TypeError) as error:
+            raise TraceError(f"step costs cannot be read: {error!r}; measure them again") from error

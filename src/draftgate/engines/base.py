@@ -123,6 +123,11 @@ class Engine(Protocol):
         """What it can do."""
         ...
 
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end generation."""
+        ...
+
     def encode(self, prompt: Prompt, workload: str, max_tokens: int, sampling: Sampling) -> Request:
         """Tokenise a prompt of a workload; `max_tokens` serves prompts that set none."""
         ...

@@ -43,7 +43,7 @@ handled one level down: in YAML it is STRUCTURAL by table. Python's indentation 
 structural: STRUCTURAL. One wrong bracket or quote makes the whole output useless.
 normal: the rest. STRING is here and not in safe, because in structured outputs the strings are the payload.
 
-That structural tokens need the stricter threshold is the article's claim, not a law: good drafts get them right more
+That structural tokens need the stricter threshold is the article's claim, not a law: a draft can get them right more
 often than words. Measure first.
 """
 

@@ -19,6 +19,7 @@ __all__ = ["Calibration", "Cut", "Fixed", "Goodput", "Length"]
 
 Floats = NDArray[np.floating[Any]]
 Counts = NDArray[np.integer[Any]] | int
+_Table = tuple[Floats, Floats]  # edges, chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class Fixed:
 
     def choose(self, evidence: Floats, category: NDArray[np.uint8], available: Counts, batch: int = 1) -> NDArray[Any]:
         """Tokens to keep of each proposal."""
-        return np.minimum(self.k, available)
+        kept: NDArray[Any] = np.minimum(self.k, available)
+        return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class Cut:
     def choose(self, evidence: Floats, category: NDArray[np.uint8], available: Counts, batch: int = 1) -> NDArray[Any]:
         """Tokens to keep of each proposal."""
         strong = np.logical_and.accumulate(evidence[..., : self.k] >= self.least, axis=-1).sum(axis=-1)
-        return np.minimum(strong, available)
+        kept: NDArray[Any] = np.minimum(strong, available)
+        return kept
 
 
 @dataclass(frozen=True)
@@ -66,22 +69,31 @@ class Calibration:
     groups: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
 
     @cached_property
-    def _by_category(self) -> tuple[tuple[Floats, Floats], ...]:
+    def best(self) -> float:
+        """The greatest chance of any evidence in any group."""
+        return max(chance[-1] for _, chance in self.groups.values())
+
+    @cached_property
+    def _by_category(self) -> tuple[_Table, ...]:
         pooled = self.groups["*"]
         tables = (self.groups.get(GROUPS[category], pooled) for category in Category)
         return tuple((np.asarray(edges), np.asarray(chance)) for edges, chance in tables)
 
     def chance(self, evidence: Floats, category: NDArray[np.uint8]) -> Floats:
-        """Conditional acceptance of each token, shaped as `evidence`."""
+        """Conditional acceptance of each token, shaped as `evidence`; evidence below the first edge counts as there."""
         if len(self.groups) == 1:
-            edges, chance = self._by_category[0]
-            return chance[edges.searchsorted(evidence, side="right").clip(1) - 1]
+            return _look_up(self._by_category[0], evidence)
         out = np.empty(evidence.shape)
         for value in np.unique(category):
-            edges, chance = self._by_category[value]
             here = category == value
-            out[here] = chance[edges.searchsorted(evidence[here], side="right").clip(1) - 1]
+            out[here] = _look_up(self._by_category[value], evidence[here])
         return out
+
+
+def _look_up(table: _Table, evidence: Floats) -> Floats:
+    edges, chance = table
+    found: Floats = chance[edges.searchsorted(evidence, side="right").clip(1) - 1]
+    return found
 
 
 @dataclass(frozen=True)
@@ -121,25 +133,28 @@ class Goodput:
         return self._price[batch]
 
     def choose(self, evidence: Floats, category: NDArray[np.uint8], available: Counts, batch: int = 1) -> NDArray[Any]:
-        """Tokens to keep of each proposal."""
+        """Tokens to keep of each proposal: the shortest of the best lengths, 0 when none pays."""
         n = min(self.k, evidence.shape[-1])
         if n == 0:
-            return np.minimum(0, available)
+            return np.zeros(evidence.shape[:-1], np.intp)
         chance = self.calibration.chance(evidence[..., :n], category[..., :n])
-        chance = chance * (np.arange(n) < np.expand_dims(available, -1))
         price = self.price_tok(batch)
         gain = chance.cumprod(axis=-1).cumsum(axis=-1) - (price[1 : n + 1] - price[0])
+        # Where the curve falls, a longer step is cheaper; what the drafter does not have cannot be chosen for that.
+        gain = np.where(np.arange(n) < np.expand_dims(available, -1), gain, -np.inf)
         return np.where(gain.max(axis=-1) > 0, gain.argmax(axis=-1) + 1, 0)
 
     def continues(self, evidence: Floats, category: NDArray[np.uint8], batch: int = 1) -> bool:
-        """Whether drafting one more token is expected to pay, after those drafted so far (draft models only)."""
+        """Whether drafting on can still pay, after the tokens drafted so far: evidence and category [n].
+
+        The evidence of the next tokens is unknown, so each is given the best chance seen in calibration. Hence this
+        never stops short of what `choose` would keep of the whole draft.
+        """
         n = len(evidence)
-        if n >= self.k:
-            return False
         price = self.price_tok(batch)
-        # The next token's evidence is unknown yet; the best chance seen in calibration bounds what it can earn.
-        best = self.calibration.groups["*"][1][-1]
-        return bool(self.calibration.chance(evidence, category).prod() * best > (price[-1] - price[n]) / (self.k - n))
+        reached = self.calibration.chance(evidence, category).prod()
+        gain = reached * (self.calibration.best ** np.arange(1, self.k - n + 1)).cumsum()
+        return bool((gain > price[n + 1 :] - price[n]).any())
 
 
 Length = Fixed | Cut | Goodput

@@ -12,7 +12,7 @@ The scanner serves a threshold, not a compiler. What it leaves out, by language:
     cpp         raw strings with a delimiter of their own
     sql         backslash escapes, dollar quoting, nested comments (dialects disagree); "names" count as strings
     html        upper-case SCRIPT and STYLE; an event handler's JavaScript is an attribute, so a string
-    yaml        block scalars (| and >) and quoted values after a tag or an anchor count as code; `[ "` inside plain text
+    yaml        block scalars (| and >) and quotes after a tag or an anchor count as code; `[ "` within plain text
     shell       here-documents (their text counts as code), backticks, `${}` inside double quotes
     markdown    fenced and inline code is verbatim text, so a string, whatever language it holds
 """

@@ -1,8 +1,8 @@
 """Draft by lookup: continue the longest suffix of the text that occurred before.
 
-The index is a suffix automaton of prompt plus output (Blumer et al. 1985), grown one token at a time: amortised constant
-time and at most two states a token, so a step costs the same at 1k and at 32k tokens, and the length of the match is exact
-with no cap on n-gram order.
+The index is a suffix automaton of prompt plus output (Blumer et al. 1985), grown one token at a time: amortised
+constant time and at most two states a token, so a step costs the same at 1k and at 32k tokens, and the length of the
+match is exact with no cap on n-gram order.
 """
 
 from collections.abc import Iterable
@@ -10,15 +10,16 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from draftgate.errors import ConfigError
+
 __all__ = ["SuffixLookup"]
 
-_REFRESH = (
-    4  # suffix links whose last occurrence is refreshed per token: bounds the work, keeps the nearest ones recent
-)
+# Suffixes whose occurrence is refreshed per token. A bound on the work: shorter ones may point further back.
+_REFRESH = 4
 
 
 class SuffixLookup:
-    """Proposes the tokens that followed the most recent earlier occurrence of the longest repeated suffix.
+    """Proposes the tokens that followed an earlier occurrence of the longest repeated suffix, as a rule a recent one.
 
     >>> lookup = SuffixLookup([5, 6, 7, 8, 5, 6])
     >>> lookup.propose(3)
@@ -29,7 +30,13 @@ class SuffixLookup:
     """
 
     def __init__(self, tokens: Iterable[int] = (), least: int = 1) -> None:
-        """Index `tokens`; matches shorter than `least` tokens propose nothing."""
+        """Index `tokens`; matches shorter than `least` tokens propose nothing.
+
+        Raises:
+            ConfigError: `least` is below 1: an empty match says nothing about what follows.
+        """
+        if least < 1:
+            raise ConfigError(f"the least match of a lookup draft must be >= 1 token but got {least}")
         self.least = least
         self.tokens: list[int] = []
         self._next: list[dict[int, int]] = [{}]

@@ -57,8 +57,8 @@ def preset(name: str) -> Policy:
 
 
 def source_presets(workload: str) -> list[Policy]:
-    """The article's settings that it would recommend for a workload of this name."""
-    if workload in ("chat",):
+    """The source article's settings for a workload of this name; those for code when it names no such workload."""
+    if workload == "chat":
         return [preset("chat")]
     if workload in ("json-records", "tool-calls"):
         return [preset("structured"), preset("syntax-aware")]

@@ -6,8 +6,9 @@ replacement is drawn from after a rejection. Together they fix the output law of
     out(y) = q(y) a(y) + (1 - sum_x q(x) a(x)) r(y | x),
 
 which `output_law` computes by enumeration; a rule is lossless exactly when out = target law for every target and draft.
-Target probabilities are those after temperature, top-k, top-p and min-p. Under greedy decoding the law is one-hot on the
-argmax, while thresholds still look at the softmax at temperature 1 (that is what an engine can compare with tau).
+Target probabilities are those after temperature, top-k, top-p and min-p. Under greedy decoding the law is one-hot on
+the argmax, while thresholds still look at the softmax at temperature 1 (that is what an engine can compare with tau).
+So with tau >= 0.5 a greedy 'threshold' keeps no token that 'exact' would not keep, unless two tokens tie at 0.5.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +33,8 @@ class Scores:
     Attributes:
         p: target probability of x.
         law: probability of x under the law the target samples from: p, or 1 for the argmax and 0 otherwise when greedy.
-        q: draft probability of x under the draft's own sampling; 1 for a deterministic draft.
+        q: draft probability of x under the draft's own sampling; 1 for a deterministic draft, 0 only for a token that
+            cannot be drafted.
         top: probability of the target's most probable token.
         rank: how many tokens the target finds more probable than x.
         entropy: entropy of the target distribution in nats.
@@ -52,6 +54,9 @@ class Knob:
 
     Attributes:
         effect: +1 when raising the knob raises acceptance, -1 when it lowers it.
+        low: least value allowed.
+        high: greatest value allowed.
+        default: value when none is given; None when one must be.
     """
 
     name: str
@@ -78,9 +83,13 @@ class Rule:
     """A named acceptance rule.
 
     Attributes:
-        accept: (scores, tau, params) -> acceptance probability in [0, 1], shaped as the scores.
+        accept: (scores, tau, params) -> acceptance probability in [0, 1], shaped and typed as the scores; tau is an
+            array that broadcasts to them.
+        residual: what a rejected position is replaced from.
         needs: fields of `Scores` beyond law and q that the rule reads, so that engines compute no others.
         lossless: the output law equals the target law, whatever the draft.
+        knobs: what can be tuned; `accept` reads all but tau from params.
+        source: where the rule comes from.
     """
 
     name: str
@@ -111,7 +120,8 @@ def _exact(s: Scores, tau: Array, params: Mapping[str, float]) -> Array:
 
 
 def _lossless(s: Scores, tau: Array, params: Mapping[str, float]) -> Array:
-    return (s.law / s.q).clip(0.0, 1.0)
+    # Divides only where law < q, so that a token with q = 0, which is never drafted, needs no special case.
+    return np.divide(s.law, s.q, out=np.ones_like(s.law), where=s.law < s.q)
 
 
 def _threshold(s: Scores, tau: Array, params: Mapping[str, float]) -> Array:

@@ -11,6 +11,8 @@ from draftgate.trace.columns import Columns
 
 __all__ = ["Replayable"]
 
+_BLOCK_STEPS = 8192  # evaluated at once, so that a rule's temporaries stay in cache
+
 
 @dataclass(frozen=True, slots=True)
 class Replayable:
@@ -20,7 +22,7 @@ class Replayable:
         columns: the trace.
         scores: arrays [K, S].
         exact: outcome of the lossless test at each position with the recorded uniform numbers [K, S].
-        language: steps of each language, for language offsets.
+        languages: the languages in the trace, each once, for language offsets.
     """
 
     columns: Columns
@@ -32,38 +34,55 @@ class Replayable:
     def of(cls, columns: Columns) -> "Replayable":
         """Prepare a trace."""
         p = np.exp(columns.logp)
-        law = (columns.rank == 0).astype(np.float32) if columns.greedy else p
+        with np.errstate(invalid="ignore"):
+            top = columns.logp + columns.top1_margin
         scores = Scores(
             p=p,
-            law=law,
+            law=(columns.rank == 0).astype(np.float32) if columns.greedy else p,
             q=np.exp(columns.logq),
-            top=np.exp(columns.logp + columns.top1_margin),
+            # Where p is 0 the margin is infinite and the top unknown; fmin takes 1, which no margin rule is looser for.
+            top=np.exp(np.fmin(top, np.float32(0))),
             rank=columns.rank,
             entropy=columns.entropy,
         )
-        exact = columns.uniform < RULES["lossless"].accept(scores, np.float32(0), {})
+        exact = columns.uniform < RULES["lossless"].accept(scores, np.zeros(1, np.float32), {})
         return cls(columns, scores, exact, tuple(sorted(set(columns.languages), key=str)))
 
     def kept(self, policy: Policy) -> NDArray[np.bool_]:
-        """Outcome of a policy's rule at each position [K, S], whatever happened before it in the draft."""
+        """Outcome of a policy's rule at each position [K, S], whatever happened before it in the draft.
+
+        Cells past a step's draft hold anything. A lossless rule may return `exact` itself: do not write to it.
+        """
         rule = RULES[policy.rule]
         if rule.name == "lossless" or (rule.lossless and self.columns.greedy):
             return self.exact
-        taus = self._taus(policy) if rule.uses_tau else np.zeros(1, np.float32)
-        keep: NDArray[np.bool_] = self.columns.uniform < rule.accept(self.scores, taus, policy.params)
+        keep = np.empty(self.columns.shape, bool)
+        for start in range(0, keep.shape[1], _BLOCK_STEPS):
+            here = slice(start, start + _BLOCK_STEPS)
+            taus = self._taus(policy, here) if rule.uses_tau else np.zeros(1, np.float32)
+            chance = rule.accept(_part(self.scores, here), taus, policy.params)
+            np.less(self.columns.uniform[:, here], chance, out=keep[:, here])
         return keep
 
-    def _taus(self, policy: Policy) -> NDArray[np.float32]:
-        """Thresholds, [K, S] or one number when nothing varies."""
-        columns = self.columns
+    def _taus(self, policy: Policy, here: slice) -> NDArray[np.float32]:
+        """Thresholds of some steps, [K, s], or [1] when nothing varies."""
         if not (policy.category or policy.position or policy.language):
             return np.array([policy.tau], np.float32).clip(*policy.bounds)
-        offset = columns.offset + np.arange(columns.shape[0])[:, None]
+        columns = self.columns
+        category = columns.category[:, here]
+        offset = columns.offset[here] + np.arange(len(category), dtype=np.int32)[:, None]
         if not policy.language:
-            return policy.taus(columns.category, offset, None)
-        out = np.empty(columns.shape, np.float32)
-        of_request = np.array([self.languages.index(name) for name in columns.languages])
-        for i, language in enumerate(self.languages):
-            here = of_request[columns.request] == i
-            out[:, here] = policy.taus(columns.category[:, here], offset[:, here], language)
-        return out
+            return policy.taus(category, offset, None)
+        taus = np.empty(category.shape, np.float32)
+        request, of_step = np.unique(columns.request[here], return_inverse=True)
+        spoken = np.array([self.languages.index(columns.languages[r]) for r in request])[of_step]
+        for i in np.unique(spoken):
+            steps = spoken == i
+            taus[:, steps] = policy.taus(category[:, steps], offset[:, steps], self.languages[i])
+        return taus
+
+
+def _part(scores: Scores, here: slice) -> Scores:
+    """The scores of some steps, without copying."""
+    s = scores
+    return Scores(s.p[:, here], s.law[:, here], s.q[:, here], s.top[:, here], s.rank[:, here], s.entropy[:, here])

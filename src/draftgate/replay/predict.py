@@ -11,14 +11,14 @@ from draftgate.errors import TraceError
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
 from draftgate.replay.accept import Replayable
-from draftgate.replay.walk import Pieces, product_limit, walk_fixed, walk_varied
+from draftgate.replay.walk import Pieces, walk_fixed, walk_varied
 from draftgate.stats.sequence import Interval
 
 __all__ = ["EXPECTED_ERROR", "Prediction", "pieces", "predict"]
 
 EXPECTED_ERROR = {
-    "step": "same draft length as recorded: within 3% for tau >= .1; up to 10% too low below, where kept tokens change the text",
-    "renewal": "shorter drafts than recorded: within 2% for lossless rules, 4% for tau >= .1",
+    "step": "the recorded draft length: within 3% for tau >= .1; 10% too low below, where kept tokens change the text",
+    "renewal": "other draft lengths than recorded: within 2% for lossless rules, 4% for tau >= .1",
     "trajectory": "lossless greedy along the recorded text: within 1%, up to near-ties",
 }
 
@@ -28,17 +28,18 @@ class Prediction:
     """What replay expects of a policy.
 
     Attributes:
+        policy: its name.
         estimator: "step", "renewal" or "trajectory"; `EXPECTED_ERROR` says how far to trust it.
         acceptance_length: committed tokens per step, bonus token included.
         acceptance_rate: accepted over drafted tokens; None when nothing is drafted.
         coverage: share of steps that draft.
         step_s: mean seconds of a step; None without a cost model, as are the next two.
-        tokens_per_s: committed tokens per second of steps.
+        tokens_per_s: committed tokens per second of steps of one sequence.
         speedup: over steps that draft nothing.
         lossy_share: kept tokens that the lossless test would have rejected, over committed tokens.
         given_up_nats: log-probability given up by those against the target's first choice, per committed token.
         speedup_interval: cluster bootstrap over requests at 95%; None without a cost model or with one request.
-        requests: requests in the trace.
+        requests: requests that took steps.
     """
 
     policy: str
@@ -63,10 +64,12 @@ def pieces(replayable: Replayable, policy: Policy) -> Pieces:
     """Walk a trace under a policy.
 
     Raises:
-        TraceError: the policy drafts more tokens than the trace recorded.
+        TraceError: the policy drafts more tokens than the trace recorded, or the trace holds no steps.
     """
     columns = replayable.columns
-    k, recorded = policy.length.most, columns.shape[0]
+    k, (recorded, steps) = policy.length.most, columns.shape
+    if not steps:
+        raise TraceError(f"policy '{policy.name}': the trace holds no steps to replay; record longer outputs")
     if k > recorded:
         raise TraceError(
             f"policy '{policy.name}' drafts up to {k} tokens but the trace holds drafts of {recorded}: "
@@ -80,7 +83,7 @@ def pieces(replayable: Replayable, policy: Policy) -> Pieces:
 
 
 def _lengths(replayable: Replayable, policy: Policy) -> NDArray[np.int64]:
-    """Draft length of a piece that starts at each recorded position, [K + 1, S]."""
+    """Draft length of a piece that starts at each recorded position, [K + 1, S], at most what is left there."""
     columns = replayable.columns
     n = columns.shape[0]
     out = np.zeros((n + 1, columns.shape[1]), np.int64)
@@ -97,49 +100,55 @@ def predict(replayable: Replayable, policy: Policy, cost: StepCost | None = None
     Args:
         replayable: the trace.
         policy: what to predict.
-        cost: measured step cost; without one, nothing about time is predicted.
+        cost: measured step cost; without one, nothing about time is predicted. Time is that of batch size 1.
         resamples: bootstrap resamples of the speedup's interval; 0 for none.
 
     Raises:
-        TraceError: the policy drafts more tokens than the trace recorded.
+        TraceError: the policy drafts more tokens than the trace recorded, or the trace holds no steps.
+        ConfigError: the cost model has no curve for batch size 1.
     """
     found = pieces(replayable, policy)
-    drafted = found.drafted.sum(axis=0)
-    steps = drafted.sum()
-    reach = found.reach()
-    length = float(1 + reach.sum())
-    lengths = np.arange(len(drafted))
-    per_step = float(drafted @ lengths / steps) if steps else 0.0
-    committed = length * steps
-    seconds = None if cost is None or not steps else float(drafted @ cost.step_s(lengths) / steps)
-    none_s = None if cost is None else float(cost.step_s(np.array(0)))
+    length, lengths = float(1 + found.reach().sum()), found.lengths()
+    drafted_n = np.arange(len(lengths))
+    per_step = float(lengths @ drafted_n)
+    kept = int(found.passed.sum())
+    lossy_of_committed = (length - 1) / length / kept if kept else 0.0  # kept tokens are a share of those committed
+    seconds, none_s, interval = None, None, None
+    if cost is not None:
+        step_s = cost.step_s(drafted_n)
+        seconds, none_s = float(lengths @ step_s), float(step_s[0])
+        interval = _speedup_interval(found, step_s, resamples) if resamples else None
     return Prediction(
         policy=policy.name,
-        estimator="step" if policy.length.most == replayable.columns.shape[0] else "renewal",
+        estimator="step" if policy.length == Fixed(replayable.columns.shape[0]) else "renewal",
         acceptance_length=length,
         acceptance_rate=(length - 1) / per_step if per_step else None,
-        coverage=float(1 - drafted[0] / steps) if steps else 0.0,
+        coverage=float(1 - lengths[0]),
         step_s=seconds,
         tokens_per_s=None if seconds is None else length / seconds,
         speedup=None if seconds is None or none_s is None else length / seconds * none_s,
-        lossy_share=float(found.lossy.sum() / committed) if steps else 0.0,
-        given_up_nats=float(found.given_up.sum() / committed) if steps else 0.0,
-        speedup_interval=_speedup_interval(found, cost, resamples) if cost and steps and resamples else None,
-        requests=replayable.columns.n_requests,
+        lossy_share=float(found.lossy.sum() * lossy_of_committed),
+        given_up_nats=float(found.given_up.sum() * lossy_of_committed),
+        speedup_interval=interval,
+        requests=int(found.stepped().sum()),
     )
 
 
-def _speedup_interval(found: Pieces, cost: StepCost, resamples: int) -> Interval | None:
-    """Percentile bootstrap over requests: whole requests are drawn, since steps of one request are alike."""
-    n = len(found.at_risk)
+def _speedup_interval(found: Pieces, step_s: NDArray[np.float64], resamples: int) -> Interval | None:
+    """Percentile bootstrap over requests: whole requests are drawn, since steps of one request are alike.
+
+    Args:
+        step_s: seconds of a step by draft length, [k + 1].
+    """
+    stepped = np.flatnonzero(found.stepped())
+    n = len(stepped)
     if n < 2:
         return None
-    weights = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=resamples)
-    reach = product_limit(weights @ found.at_risk, weights @ found.passed)
-    drafted = weights @ found.drafted
-    step_s = cost.step_s(np.arange(drafted.shape[1]))
-    with np.errstate(invalid="ignore"):
-        speedup = (1 + reach.sum(axis=1)) / (drafted @ step_s / drafted.sum(axis=1)) * step_s[0]
-    whole = (1 + found.reach().sum()) / (found.drafted.sum(axis=0) @ step_s / found.drafted.sum()) * step_s[0]
-    low, high = np.nanquantile(speedup, [0.025, 0.975])
-    return Interval(float(whole), float(low), float(high), n, 0.95, 1.0)
+    weights = np.zeros((resamples + 1, len(found.lossy)))
+    weights[0] = 1.0  # the trace itself
+    weights[1:, stepped] = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=resamples)
+    length, seconds = 1 + found.reach(weights).sum(axis=-1), found.lengths(weights) @ step_s
+    speedup = length / seconds * step_s[0]
+    low, high = np.quantile(speedup[1:], [0.025, 0.975])
+    whole = float(speedup[0])
+    return Interval(whole, min(float(low), whole), max(float(high), whole), n, 0.95, null=1.0)

@@ -1,8 +1,9 @@
 """The trajectory estimator: a model-free drafter, run again along recorded text.
 
-A lossless greedy run gives one text whatever drafts it, so re-drafting along that text needs no engine and is exact up to
-near-ties in the logits. Every output position is visited once to note what the drafter would have proposed there and how
-much of it the text confirms; any draft-length policy is then a walk over those notes.
+A lossless greedy run gives one text whatever drafts it, so re-drafting along that text needs no engine and is exact up
+to near-ties in the logits. (A lossless sampled run gives a text of the same law, so there it holds in distribution.)
+Every output position is visited once to note what the drafter would have proposed there and how much of it the text
+confirms; any draft-length policy is then a walk over those notes.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftgate.cost.steps import StepCost
+from draftgate.errors import TraceError
 from draftgate.policy.length import Length
 from draftgate.policy.lookup import SuffixLookup
 from draftgate.policy.policy import Policy
 from draftgate.replay.predict import Prediction
-from draftgate.stats.sequence import Interval
 from draftgate.stats.bootstrap import ratio_interval
+from draftgate.stats.sequence import Interval
 
 __all__ = ["Trajectory", "Walked", "predict_trajectories", "retrace", "walk"]
 
@@ -65,9 +67,10 @@ def retrace(
         categorise: (output, proposals) -> categories [n - 1, most]; None leaves zeros.
     """
     lookup = SuffixLookup([*prompt, *output[:1]])
-    match, available, confirmed = np.zeros((3, len(output) - 1), np.int64)
+    n = max(len(output) - 1, 0)
+    match, available, confirmed = np.zeros((3, n), np.int64)
     proposals: list[Sequence[int]] = []
-    for i in range(len(output) - 1):
+    for i in range(n):
         t = i + 1
         tokens, match[i] = lookup.propose(min(most, max_tokens - t - 1))
         end = next((j for j, token in enumerate(tokens) if token in end_tokens), len(tokens) - 1)
@@ -77,13 +80,19 @@ def retrace(
         available[i] = len(tokens)
         proposals.append(tokens)
         lookup.extend([output[t]])
-    category = np.zeros((len(output) - 1, most), np.uint8) if categorise is None else categorise(output, proposals)
+    category = np.zeros((n, most), np.uint8) if categorise is None else categorise(output, proposals)
     return Trajectory(match, available, confirmed, category)
 
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """Steps of one request under one policy: arrays over steps."""
+    """Steps of one request under one policy: arrays over steps.
+
+    Attributes:
+        drafted: drafted tokens.
+        accepted: those that were kept.
+        committed: tokens that entered the output, with the bonus token.
+    """
 
     drafted: NDArray[np.int64]
     accepted: NDArray[np.int64]
@@ -108,15 +117,26 @@ def walk(trajectory: Trajectory, length: Length, batch: int = 1) -> Walked:
 def predict_trajectories(
     trajectories: Sequence[Trajectory], policy: Policy, cost: StepCost | None = None, resamples: int = 1000
 ) -> Prediction:
-    """Predict a lossless greedy policy from trajectories, one for each request."""
+    """Predict a lossless policy from trajectories, one for each request.
+
+    Args:
+        trajectories: of one trace.
+        policy: what to predict.
+        cost: measured step cost; without one, nothing about time is predicted. Time is that of batch size 1.
+        resamples: bootstrap resamples of the speedup's interval; 0 for none.
+
+    Raises:
+        TraceError: the policy is lossy, or drafts more than was retraced; no request took a step.
+        ConfigError: the cost model has no curve for batch size 1.
+    """
+    _check(trajectories, policy)
     walked = [walk(t, policy.length) for t in trajectories if len(t.match)]
     committed = np.array([w.committed.sum() for w in walked], float)
-    drafted = sum(w.drafted.sum() for w in walked)
-    steps = sum(len(w.drafted) for w in walked)
-    covered = sum((w.drafted > 0).sum() for w in walked)
-    length = float(committed.sum() / steps) if steps else 0.0
-    seconds, interval, none_s = None, None, None
-    if cost is not None and steps:
+    drafted_n = np.concatenate([w.drafted for w in walked])
+    drafted, accepted, steps = int(drafted_n.sum()), sum(int(w.accepted.sum()) for w in walked), len(drafted_n)
+    length = float(committed.sum() / steps)
+    seconds, none_s, interval = None, None, None
+    if cost is not None:
         per_request = np.array([cost.step_s(w.drafted).sum() for w in walked])
         none_s = float(cost.step_s(np.array(0)))
         seconds = float(per_request.sum() / steps)
@@ -126,8 +146,8 @@ def predict_trajectories(
         policy=policy.name,
         estimator="trajectory",
         acceptance_length=length,
-        acceptance_rate=float(sum(w.accepted.sum() for w in walked) / drafted) if drafted else None,
-        coverage=float(covered / steps) if steps else 0.0,
+        acceptance_rate=accepted / drafted if drafted else None,
+        coverage=float((drafted_n > 0).mean()),
         step_s=seconds,
         tokens_per_s=None if seconds is None else length / seconds,
         speedup=None if seconds is None or none_s is None else length / seconds * none_s,
@@ -136,6 +156,18 @@ def predict_trajectories(
         speedup_interval=interval,
         requests=len(walked),
     )
+
+
+def _check(trajectories: Sequence[Trajectory], policy: Policy) -> None:
+    if not policy.lossless:
+        raise TraceError(
+            f"policy '{policy.name}': rule '{policy.rule}' is lossy and would change the text; predict it by renewal"
+        )
+    if not any(len(t.match) for t in trajectories):
+        raise TraceError(f"policy '{policy.name}': the trace holds no steps to replay; record longer outputs")
+    most = min(t.category.shape[1] for t in trajectories)
+    if policy.length.most > most:
+        raise TraceError(f"policy '{policy.name}' drafts up to {policy.length.most} tokens but {most} were retraced")
 
 
 def _scaled(interval: Interval, by: float) -> Interval:

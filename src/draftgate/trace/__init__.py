@@ -1,0 +1,1 @@
+"""What happened: records of requests and steps, their store on disk, and their layout for replay."""

@@ -2,20 +2,36 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Drafted", "RequestRecord", "StepRecord"]
+__all__ = ["DRAFTED_TYPES", "Drafted", "RequestRecord", "StepRecord"]
+
+DRAFTED_TYPES: Mapping[str, type[np.generic]] = MappingProxyType(
+    {
+        "tokens": np.int32,
+        "evidence": np.float32,
+        "category": np.uint8,
+        "logp": np.float32,
+        "logq": np.float32,
+        "top1_margin": np.float32,
+        "rank": np.int32,
+        "entropy": np.float32,
+        "uniform": np.float32,
+    }
+)
+"""Fields of `Drafted` and their array types, in the order they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
     """Every drafted token of one step, kept or not; arrays of one length k (0 when the step drafted nothing).
 
-    Probabilities are natural logs after the sampling transforms, at temperature 1 when decoding is greedy. A field that
-    the run did not need is None, never zeros.
+    Probabilities are natural logs after the sampling transforms, at temperature 1 when decoding is greedy. A token that
+    top-k, top-p or min-p removed has log-probability -inf, and a margin of inf.
 
     Attributes:
         tokens: drafted token ids.
@@ -79,6 +95,9 @@ class RequestRecord:
     Attributes:
         request: key, unique within the trace.
         prompt_id: id of the prompt in its workload.
+        workload: name of the workload, "" when it has none.
+        language: language of the output, None when unknown.
+        policy: name of the policy it ran under.
         prompt_tokens: token ids of the prompt.
         output_tokens: committed token ids.
         finish: "stop" at an end-of-generation token, "length" at the token limit.

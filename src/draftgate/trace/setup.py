@@ -60,4 +60,4 @@ class Setup:
         try:
             return cls(**data)
         except TypeError as error:
-            raise TraceError(f"setup: {error}; it was written by another version of draftgate") from error
+            raise TraceError(f"setup does not fit: {error}; it was written by another version of draftgate") from error

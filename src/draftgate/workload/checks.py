@@ -47,7 +47,7 @@ def _json_prefix(prompt: Prompt, text: str, truncated: bool) -> bool:
 
 
 def _tool_call(prompt: Prompt, text: str, truncated: bool) -> bool | None:
-    names = {tool["function"]["name"] for tool in prompt.tools or ()}
+    names = [tool["function"]["name"] for tool in prompt.tools or ()]
 
     def calls(value: Any) -> bool:
         return isinstance(value, dict) and value.get("name") in names and isinstance(value.get("arguments"), dict)

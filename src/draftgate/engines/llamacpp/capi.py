@@ -273,6 +273,7 @@ class Context:
         """
         self._lib = library()
         self._model = model  # keeps the weights alive
+        n_batch = min(n_batch, n_ctx * n_seq)  # llama.cpp lowers it to this by itself
         params = self._lib.context_default_params()
         params.n_ctx, params.n_seq_max, params.n_batch, params.n_ubatch = n_ctx * n_seq, n_seq, n_batch, n_batch
         params.n_threads = params.n_threads_batch = threads

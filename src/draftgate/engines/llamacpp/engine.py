@@ -184,34 +184,27 @@ class LlamaCpp:
             raise ConfigError(f"batch must be 1 to {self._max_batch} requests but got {len(requests)}")
         return self._speculator.run(requests, policy, record)
 
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end generation."""
+        return self._target.end_tokens
+
     def measure_cost(self, batches: Sequence[int], most: int, seconds: float) -> StepCost:
-        """Time decodes of 1..most tokens a sequence at each batch size, interleaved, for about `seconds` in all."""
-        with_room = [b for b in batches if b <= self._max_batch and b * most <= self._context.n_batch]
-        self._speculator.forget()
-        curves = {b: self._curve(self._context, b, most, seconds / len(with_room)) for b in with_room}
+        """Time decodes of 1..most tokens a sequence at each batch size, for about `seconds` in all.
+
+        Larger batches are measured up to fewer tokens a sequence, down to four: no decode then holds many more tokens
+        than the largest at batch 1.
+        """
+        curves = {}
+        for batch in batches:
+            context = Context(self._target, _COST_CONTEXT_TOK + most + 1, self._threads, batch)
+            curves[batch] = _curve(context, batch, max(min(4, most), most // batch), seconds / len(batches))
+            context.close()
         draft_s = 0.0
         if self._draft_context is not None:
-            draft_s = self._curve(self._draft_context, 1, 1, min(1.0, seconds / 4)).seconds[0]
+            self._speculator.forget()
+            draft_s = _curve(self._draft_context, 1, 1, min(1.0, seconds / 4)).seconds[0]
         return StepCost(curves, draft_s)
-
-    def _curve(self, context: Context, batch: int, most: int, seconds: float) -> Curve:
-        """At least five rounds over all token counts: noise that drifts then spreads over all of them alike."""
-        filler = [t for t in range(self._target.n_vocab) if len(self._target.pieces[t]) > 2][: _COST_CONTEXT_TOK + most]
-        at = min(_COST_CONTEXT_TOK, self._n_ctx - most - 1)
-        for sequence in range(batch):
-            context.prefill(sequence, filler[:at])
-        rounds: list[NDArray[np.float64]] = []
-        end = time.perf_counter() + seconds
-        while len(rounds) < 5 or (time.perf_counter() < end and len(rounds) < 200):
-            row = np.empty(most)
-            for m in range(1, most + 1):
-                begin = time.perf_counter()
-                context.decode([(s, at, filler[at : at + m]) for s in range(batch)])
-                row[m - 1] = time.perf_counter() - begin
-                for s in range(batch):
-                    context.rollback(s, at)
-            rounds.append(row)
-        return Curve.from_samples(batch, np.array(rounds))
 
     def logit_gap(self, tokens: Sequence[int], first: int, second: int) -> float:
         """Logit of `first` minus logit of `second` after `tokens`."""
@@ -228,3 +221,23 @@ class LlamaCpp:
         context.rollback(0, at)
         alone = [context.decode([(0, at + i, tokens[at + i : at + i + 1])])[0].copy() for i in range(most)]
         return float(np.abs(together - np.array(alone)).max())
+
+
+def _curve(context: Context, batch: int, most: int, seconds: float) -> Curve:
+    """At least five rounds over all token counts in turn: noise that drifts then spreads over all of them alike."""
+    filler = (np.arange(_COST_CONTEXT_TOK + most) * 7919 % (context.n_vocab - 1000) + 500).tolist()
+    at = _COST_CONTEXT_TOK
+    for sequence in range(batch):
+        context.prefill(sequence, filler[:at])
+    rounds: list[NDArray[np.float64]] = []
+    end = time.perf_counter() + seconds
+    while len(rounds) < 5 or (time.perf_counter() < end and len(rounds) < 200):
+        row = np.empty(most)
+        for m in range(1, most + 1):
+            begin = time.perf_counter()
+            context.decode([(s, at, filler[at : at + m]) for s in range(batch)])
+            row[m - 1] = time.perf_counter() - begin
+            for s in range(batch):
+                context.rollback(s, at)
+        rounds.append(row)
+    return Curve.from_samples(batch, np.array(rounds))

@@ -1,0 +1,110 @@
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from draftgate.cli.options import Duration, engine_options, open_engine, sampling_options
+
+
+@click.command()
+@click.option(
+    "--workload",
+    "-w",
+    "workloads",
+    multiple=True,
+    metavar="NAME|FILE.jsonl",
+    help="Pack or JSONL file; repeat for several.  [default: all packs]",
+)
+@engine_options
+@sampling_options
+@click.option(
+    "--budget", default="8m", show_default=True, type=Duration(), help="Time to record and run, over all workloads."
+)
+@click.option("--allow-lossy", is_flag=True, help="Let a lossy arm be recommended. Its outputs are not checked.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Run directory; an unfinished run in it is resumed.  [default: runs/tune-TIME]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def command(
+    workloads: tuple[str, ...],
+    target: str,
+    draft: str,
+    context: int,
+    threads: int | None,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    max_tokens: int,
+    seed: int,
+    budget: float,
+    allow_lossy: bool,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Measure no speculation, record one trace, search thousands of policies offline, prove the best live, recommend.
+
+    \b
+    draftgate tune                                        all packs on the small model
+    draftgate tune -w code-edit -w mine.jsonl --budget 10m
+    draftgate tune -w chat --temperature 0.8 --top-p 0.95
+    draftgate tune --out runs/tune-20261130-120000        resume a run that was interrupted
+    """
+    from draftgate.cli.screen import Screen
+    from draftgate.engines.base import Sampling
+    from draftgate.experiment.rundir import read_json
+    from draftgate.experiment.tune import Settings, tune
+    from draftgate.report.page import write_report
+    from draftgate.workload.packs import load, pack_names
+
+    out = out or Path("runs") / time.strftime("tune-%Y%m%d-%H%M%S")
+    loaded = [load(name) for name in workloads or pack_names()]
+    sampling = Sampling(temperature, top_k, top_p, min_p, seed)
+    settings = Settings(seed=seed, budget_s=budget, max_tokens=max_tokens, allow_lossy=allow_lossy, sampling=sampling)
+    before = read_json(out / "run.json")
+    if before and threads is None:  # the thread count was chosen by timing; a resumed run keeps it
+        threads = before["setup"]["threads"]
+    engine = open_engine(target, draft, context, threads)
+    try:
+        with Screen() as screen:
+            screen.say(f"run directory {out}; resume with --out {out}")
+            result = tune(engine, loaded, settings, out, screen)
+            write_report(result, out / "report.html")
+    finally:
+        engine.close()
+    _show(result, out, as_json)
+    return 3 if all(w["verdict"] == "inconclusive" for w in result["workloads"]) else 0
+
+
+def _show(result: dict[str, Any], out: Path, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result, indent=1))
+        return
+    from rich.console import Console
+
+    from draftgate.cli.screen import arm_table
+
+    console = Console()
+    for w in result["workloads"]:
+        verdict = f"use {w['recommended']}" if w["verdict"] == "faster" else w["verdict"]
+        console.print(arm_table(f"{w['name']}: {verdict}", w["arms"], w["recommended"]))
+        console.print(f"  why: {w['why']}", markup=False, highlight=False)
+        for line in filter(None, (w["presets"], _differences(w["differences"]))):
+            console.print(f"  {line}", markup=False, highlight=False)
+    console.print(
+        f"speedup: measured, decode time of the same prompts against no speculation, 95% anytime-valid over all arms of a "
+        f"workload; predicted: replayed from the recording.\nreport: {out / 'report.html'}",
+        markup=False,
+        highlight=False,
+    )
+
+
+def _differences(rows: list[dict[str, Any]]) -> str | None:
+    if not rows:
+        return None
+    ties = sum(row["tie"] for row in rows)
+    return f"text: {len(rows)} lossless outputs differ from the baseline's, {ties} of them at near-ties of the logits"

@@ -1,0 +1,75 @@
+"""Given arms, side by side on one workload."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import draftgate
+from draftgate.engines.base import Engine, Sampling
+from draftgate.errors import ConfigError
+from draftgate.experiment.arms import BASELINE, Arm
+from draftgate.experiment.compare import arm_figures, text_differences
+from draftgate.experiment.live import run_blocks
+from draftgate.experiment.rundir import BlockLog, RunDirectory
+from draftgate.experiment.tune import digest
+from draftgate.experiment.watch import Watch
+from draftgate.policy.file import dump
+from draftgate.policy.policy import Policy
+from draftgate.workload.prompt import Workload
+
+__all__ = ["bench"]
+
+_ALPHA = 0.05
+
+
+def bench(
+    engine: Engine,
+    workload: Workload,
+    policies: Sequence[Policy],
+    sampling: Sampling,
+    max_tokens: int,
+    budget_s: float,
+    out: Path | None,
+    watch: Watch,
+) -> dict[str, Any]:
+    """Compare policies with no speculation; arms are described as in `tune`.
+
+    Args:
+        out: run directory that keeps the measurements and can be resumed; None keeps nothing.
+
+    Raises:
+        ConfigError: two arms have one name.
+        InputError: the run directory holds other settings, or cannot be written.
+    """
+    arms = [BASELINE] + [Arm(policy, "given") for policy in policies if policy.name != BASELINE.name]
+    if len({arm.name for arm in arms}) < len(arms):
+        raise ConfigError("two arms have the same name; change the 'name' in one of the policy files")
+    requests = [engine.encode(p, workload.name, max_tokens, sampling) for p in workload.prompts]
+    with tempfile.TemporaryDirectory() as scratch:
+        run = RunDirectory(
+            out or Path(scratch),
+            {
+                "draftgate": draftgate.__version__,
+                "workload": {workload.name: digest(workload)},
+                "arms": [dump(arm.policy) for arm in arms],
+                "sampling": asdict(sampling),
+                "max_tokens": max_tokens,
+                "setup": asdict(engine.setup),
+            },
+        )
+        with run.locked():
+            watch.phase(workload.name, budget_s)
+            log = BlockLog(run.of(workload.name) / "live.jsonl")
+            blocks = run_blocks(engine, requests, arms, log, budget_s, sampling.seed, watch, _ALPHA)
+            most = max(arm.policy.length.most for arm in arms)
+            differences = text_differences(engine, requests, arms, blocks, most) if sampling.greedy else []
+    return {
+        "schema": 1,
+        "draftgate": draftgate.__version__,
+        "setup": asdict(engine.setup) | {"key": engine.setup.key()},
+        "workload": workload.name,
+        "arms": [arm_figures(arm, blocks, _ALPHA, len(arms) - 1) for arm in arms],
+        "differences": differences,
+    }

@@ -1,0 +1,144 @@
+"""From blocks to figures and a recommendation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from draftgate.engines.base import Engine, Request
+from draftgate.experiment.arms import BASELINE, Arm
+from draftgate.experiment.live import Block, Run, arm_speedup
+from draftgate.stats.verdict import Verdict, compare
+
+__all__ = ["Decision", "arm_figures", "decide", "text_differences"]
+
+_TIE = 0.02  # arms whose speedups are this close are told apart by simplicity, not by noise
+_ORIGINS = ("baseline", "lossless", "engine default", "given", "source preset", "search")
+
+
+def arm_figures(arm: Arm, blocks: Sequence[Block], alpha: float, arms: int) -> dict[str, Any]:
+    """The arm object of the JSON output; figures that were not measured are None."""
+    runs = [run for block in blocks if (run := block.run(arm.name))]
+    steps = sum(r.steps for r in runs)
+    drafted = sum(r.drafted for r in runs)
+    tokens = sum(r.step_tokens for r in runs)
+    seconds = sum(r.decode_s for r in runs)
+    return {
+        "arm": arm.name,
+        "origin": arm.origin,
+        "rule": arm.policy.rule,
+        "lossless": arm.policy.lossless,
+        "speedup": _speedup_figure(arm, blocks, alpha, arms),
+        "tokens_per_s": tokens / seconds if seconds else None,
+        "acceptance_rate": sum(r.accepted for r in runs) / drafted if drafted else None,
+        "acceptance_length": tokens / steps if steps else None,
+        "coverage": sum(r.covered for r in runs) / steps if steps else None,
+        "requests": len(runs),
+        "predicted": arm.prediction,
+    }
+
+
+def _speedup_figure(arm: Arm, blocks: Sequence[Block], alpha: float, arms: int) -> dict[str, Any]:
+    if arm.name == BASELINE.name:
+        return {"estimate": 1.0, "low": 1.0, "high": 1.0, "n": len(blocks), "how": "by definition"}
+    i = arm_speedup(blocks, arm.name, alpha, arms)
+    return {"estimate": i.estimate, "low": i.low, "high": i.high, "n": i.n, "how": "measured"}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do with a workload.
+
+    Attributes:
+        verdict: "faster" when an arm is proven faster than none, "off" otherwise, "inconclusive" when too little ran.
+        arm: the recommended arm, the baseline unless another is proven faster.
+        why: one sentence with the figures behind it.
+    """
+
+    verdict: str
+    arm: Arm
+    why: str
+
+
+def decide(arms: Sequence[Arm], blocks: Sequence[Block], alpha: float, allow_lossy: bool) -> Decision:
+    """Recommend an arm: proven faster than none, lossless unless told otherwise, the simplest of those that tie.
+
+    Every arm is compared with none at once, so alpha is divided over them (Bonferroni). None wins when nothing is proven.
+    """
+    others = [arm for arm in arms if arm.name != BASELINE.name]
+    eligible = [arm for arm in others if allow_lossy or arm.policy.lossless]
+    found = {arm.name: arm_speedup(blocks, arm.name, alpha, len(others)) for arm in eligible}
+    proven = [arm for arm in eligible if compare(found[arm.name]) is Verdict.BETTER]
+    none = next(arm for arm in arms if arm.name == BASELINE.name)
+    if proven:
+        top = max(found[arm.name].estimate or 0.0 for arm in proven)
+        close = [arm for arm in proven if (found[arm.name].estimate or 0.0) >= top * (1 - _TIE)]
+        arm = min(
+            close, key=lambda a: (not a.policy.lossless, _ORIGINS.index(a.origin), -(found[a.name].estimate or 0.0))
+        )
+        i = found[arm.name]
+        return Decision(
+            "faster", arm, f"{arm.name} is {i.estimate:.2f}x [{i.low:.2f}, {i.high:.2f}] over {i.n} prompts"
+        )
+    if not any(i.low is not None for i in found.values()):
+        return Decision(
+            "inconclusive", none, f"only {len(blocks)} prompts were compared: no interval yet, raise --budget"
+        )
+    best = max(eligible, key=lambda a: found[a.name].estimate or 0.0)
+    i = found[best.name]
+    bounds = "no interval yet" if i.low is None else f"[{i.low:.2f}, {i.high:.2f}]"
+    return Decision(
+        "off",
+        none,
+        f"nothing is proven faster than no speculation; the best was {best.name} at {i.estimate:.2f}x {bounds}",
+    )
+
+
+def _first_difference(a: Run, b: Run) -> int | None:
+    if a.tokens == b.tokens:
+        return None
+    return next(
+        (i for i, (x, y) in enumerate(zip(a.tokens, b.tokens, strict=False)) if x != y),
+        min(len(a.tokens), len(b.tokens)),
+    )
+
+
+def text_differences(
+    engine: Engine, requests: Sequence[Request], arms: Sequence[Arm], blocks: Sequence[Block], most: int
+) -> list[dict[str, Any]]:
+    """Greedy lossless outputs that differ from the baseline's, each with the logit gap where it first differs.
+
+    A gap within the engine's own float noise (batch shapes round differently) is a near-tie; anything else is an error
+    of the engine or of draftgate, and is listed as such.
+    """
+    by_id = {r.id: r for r in requests}
+    seen: set[tuple[str, str]] = set()
+    out = []
+    for block in blocks:
+        none = block.run(BASELINE.name)
+        for arm in arms:
+            run = block.run(arm.name)
+            if none is None or run is None or not arm.policy.lossless or (arm.name, block.prompt) in seen:
+                continue
+            at = _first_difference(none, run)
+            if at is None:
+                continue
+            seen.add((arm.name, block.prompt))
+            out.append(_difference(engine, by_id[block.prompt], arm, none, run, at, most))
+    return out
+
+
+def _difference(engine: Engine, request: Request, arm: Arm, none: Run, run: Run, at: int, most: int) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "arm": arm.name,
+        "prompt": request.id,
+        "offset": at,
+        "gap": None,
+        "noise": None,
+        "tie": False,
+    }
+    if at < min(len(none.tokens), len(run.tokens)):
+        context = (*request.tokens, *none.tokens[:at])
+        gap = abs(engine.logit_gap(context, none.tokens[at], run.tokens[at]))
+        noise = engine.logit_noise(context, min(most + 1, len(context) - 1))
+        row |= {"gap": gap, "noise": noise, "tie": gap <= 2 * noise}
+    return row

@@ -1,0 +1,162 @@
+"""Which arms to prove live, from what a recording predicts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from draftgate.cost.steps import StepCost
+from draftgate.experiment.arms import BASELINE, Arm
+from draftgate.experiment.record import max_tokens_of
+from draftgate.experiment.watch import Watch
+from draftgate.policy.length import Cut, Fixed, Goodput
+from draftgate.policy.policy import Policy
+from draftgate.policy.presets import source_presets
+from draftgate.replay.accept import Replayable
+from draftgate.replay.calibrate import fit_goodput, fit_goodput_trace
+from draftgate.replay.predict import Prediction, predict
+from draftgate.replay.trajectory import Trajectory, predict_trajectories, retrace
+from draftgate.search.session import Session
+from draftgate.search.space import Space, label
+from draftgate.trace.columns import Columns
+from draftgate.trace.records import RequestRecord
+from draftgate.trace.store import TraceStore
+
+__all__ = ["LOSSY_NATS", "Plan", "make_plan"]
+
+LOSSY_NATS = 0.05
+"""Most log-probability per token that the lossy candidate may give up against the target's first choice."""
+
+# llama.cpp's own defaults: ngram-simple looks for 12 tokens and copies 48, a draft model drafts 3.
+_ENGINE_DEFAULTS = {True: Cut(48, 12.0), False: Fixed(3)}
+_SEARCHED = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What replay found: arms to run live, the Pareto front, and how many policies were scored."""
+
+    arms: list[Arm]
+    pareto: list[dict[str, Any]]
+    searched: int
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """Predicts policies with the estimator that fits: trajectories for lossless lookup drafts, else the renewal walk.
+
+    Attributes:
+        trajectories: None when the draft is a model, whose drafts cannot be made again without it.
+    """
+
+    replayable: Replayable
+    cost: StepCost | None
+    trajectories: Sequence[Trajectory] | None
+
+    @classmethod
+    def of(
+        cls, store: TraceStore, cost: StepCost | None, lookup: bool, most: int, end_tokens: frozenset[int]
+    ) -> "Oracle":
+        """Prepare a recorded trace; `most` is the longest lookup draft to consider."""
+        longest = max(most, *(length.most for length in _ENGINE_DEFAULTS.values()))
+        trajectories = [_retraced(row, longest, end_tokens) for row in store.requests()] if lookup else None
+        return cls(Replayable.of(Columns.load(store)), cost, trajectories)
+
+    @property
+    def recorded_k(self) -> int:
+        """Longest draft in the trace."""
+        return self.replayable.columns.shape[0]
+
+    def __call__(self, policy: Policy, resamples: int = 0) -> Prediction:
+        """Predict one policy."""
+        if policy.lossless and self.trajectories is not None:
+            return predict_trajectories(self.trajectories, policy, self.cost, resamples)
+        return predict(self.replayable, policy, self.cost, resamples)
+
+    def can(self, policy: Policy) -> bool:
+        """Whether the trace says anything about drafts as long as this policy's."""
+        return policy.length.most <= self.recorded_k or (policy.lossless and self.trajectories is not None)
+
+    def goodput(self, most: int) -> Goodput:
+        """The goodput draft length fitted to this recording."""
+        if self.trajectories is not None:
+            return fit_goodput(self.trajectories, self.cost, most)
+        return fit_goodput_trace(self.replayable, self.cost, min(most, self.recorded_k))
+
+
+def _retraced(row: RequestRecord, most: int, end_tokens: frozenset[int]) -> Trajectory:
+    return retrace(row.prompt_tokens.tolist(), row.output_tokens.tolist(), max_tokens_of(row), most, end_tokens)
+
+
+def make_plan(oracle: Oracle, workload: str, greedy: bool, most: int, seed: int, watch: Watch) -> Plan:
+    """Search offline, and choose what to prove live.
+
+    The arms are none, the engine's default, the best fixed draft length and the best hand-set cut, the goodput length,
+    the source article's presets for this workload, and the fastest policy that gives up little (lossy).
+    """
+    session = Session(_space(oracle, greedy), seed)
+    watch.phase(f"{workload}: search", _SEARCHED)
+    while len(session) < _SEARCHED:
+        asked = session.ask(200)
+        if not asked:
+            break
+        session.tell((policy, oracle(policy)) for policy in asked)
+        watch.advance(len(asked), f"{len(session)} policies")
+    rule = "exact" if greedy else "lossless"
+    length = oracle.goodput(most)
+    lossless = [(policy, p) for policy, p in session.told if policy.lossless]
+    lossless += [
+        (policy, oracle(policy))
+        for k in range(oracle.recorded_k + 1, most + 1)
+        if oracle.can(policy := Policy(f"{rule}-k{k}", rule, length=Fixed(k)))
+    ]
+    fixed = _fastest(lossless, Fixed)
+    cut = _fastest(lossless, Cut)
+    default = Policy("engine-default", rule, length=_ENGINE_DEFAULTS[oracle.trajectories is not None])
+    candidates = [Arm(default, "engine default"), Arm(Policy("goodput", rule, length=length), "lossless")]
+    candidates += [Arm(policy, "lossless") for policy in (fixed, cut) if policy is not None]
+    candidates += [Arm(policy, "source preset") for policy in source_presets(workload)]
+    candidates += _lossy(session, oracle, length)
+    arms = [BASELINE] + [
+        Arm(a.policy, a.origin, oracle(a.policy, 1000).to_mapping() if oracle.can(a.policy) else None)
+        for a in candidates
+    ]
+    pareto = [_point(policy, p) for policy, p in session.front()]
+    return Plan(arms, pareto, len(session))
+
+
+def _space(oracle: Oracle, greedy: bool) -> Space:
+    cuts = (2.0, 3.0, 4.0, 6.0, 8.0) if oracle.trajectories is not None else (0.2, 0.4, 0.6, 0.8)
+    return Space(oracle.recorded_k, cuts, greedy)
+
+
+def _fastest(told: Sequence[tuple[Policy, Prediction]], kind: type) -> Policy | None:
+    of_kind = [(policy, p.speedup or 0.0) for policy, p in told if isinstance(policy.length, kind)]
+    return max(of_kind, key=lambda pair: pair[1], default=(None, 0.0))[0]
+
+
+def _lossy(session: Session, oracle: Oracle, length: Goodput) -> list[Arm]:
+    """The fastest policy within the divergence limit, also with the goodput length, if lossy ones are faster at all."""
+    best = session.best(LOSSY_NATS)
+    if best is None or best[0].lossless:
+        return []
+    policy, prediction = best
+    shorter = replace(
+        length,
+        k=min(length.k, oracle.recorded_k),
+        verify_s={b: v[: oracle.recorded_k + 1] for b, v in length.verify_s.items()},
+    )
+    with_goodput = replace(policy, length=shorter)
+    if (oracle(with_goodput).speedup or 0.0) > (prediction.speedup or 0.0):
+        policy = with_goodput
+    return [Arm(replace(policy, name=f"lossy-{policy.rule}-{label(policy.length)}"), "search")]
+
+
+def _point(policy: Policy, p: Prediction) -> dict[str, Any]:
+    return {
+        "policy": policy.name,
+        "lossless": policy.lossless,
+        "speedup": p.speedup,
+        "given_up_nats": p.given_up_nats,
+        "lossy_share": p.lossy_share,
+        "estimator": p.estimator,
+    }

@@ -1,0 +1,221 @@
+"""The main job: record, search offline, prove live, recommend, for each workload."""
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import draftgate
+from draftgate.cost.model import all_accepted_speedup, break_even
+from draftgate.cost.steps import StepCost
+from draftgate.engines.base import Engine, Request, Sampling
+from draftgate.errors import ConfigError
+from draftgate.experiment.arms import BASELINE, Arm
+from draftgate.experiment.compare import arm_figures, decide, text_differences
+from draftgate.experiment.live import Block, run_blocks
+from draftgate.experiment.plan import Oracle, make_plan
+from draftgate.experiment.record import record
+from draftgate.experiment.rundir import BlockLog, RunDirectory, read_json, write_json
+from draftgate.experiment.watch import Watch
+from draftgate.policy.file import save
+from draftgate.replay.summary import summarise
+from draftgate.trace.store import TraceStore
+from draftgate.workload.prompt import Workload
+
+__all__ = ["Settings", "digest", "tune"]
+
+_COST_BATCHES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of a run; a resumed run must have the same.
+
+    Attributes:
+        budget_s: seconds of recording and live runs over all workloads; loading and search come on top.
+        record_k: draft length of the recording; lossy policies can be searched up to it.
+        most: longest lossless lookup draft considered.
+        max_tokens: output limit of prompts that set none.
+        alpha: chance of a false claim per workload, over all its arms and looks.
+        allow_lossy: whether a lossy arm may be recommended; its outputs are not checked yet.
+    """
+
+    seed: int = 0
+    budget_s: float = 480.0
+    record_k: int = 7
+    most: int = 15
+    max_tokens: int = 64
+    alpha: float = 0.05
+    allow_lossy: bool = False
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+def tune(engine: Engine, workloads: Sequence[Workload], settings: Settings, out: Path, watch: Watch) -> dict[str, Any]:
+    """Tune every workload; everything measured is on disk as soon as it is measured, and a killed run resumes.
+
+    Returns:
+        The result object that `tune --json` prints, also written to result.json.
+
+    Raises:
+        InputError: the run directory holds other settings, or cannot be written.
+        EngineError: the engine failed.
+    """
+    _check(engine, workloads, settings)
+    described = asdict(settings) | {
+        "draftgate": draftgate.__version__,
+        "workloads": {w.name: digest(w) for w in workloads},
+        "setup": asdict(engine.setup),
+    }
+    run = RunDirectory(out, described)
+    with run.locked():
+        if run.resumed:
+            watch.say(f"resuming {out}")
+        cost = _cost(engine, run, settings, watch)
+        results = [
+            _tune_one(engine, w, settings, run, cost, settings.budget_s / len(workloads), watch) for w in workloads
+        ]
+        result = {
+            "schema": 1,
+            "draftgate": draftgate.__version__,
+            "setup": asdict(engine.setup) | {"key": engine.setup.key()},
+            "settings": asdict(settings),
+            "cost": cost.to_mapping() | {"maxima": _maxima(cost, settings.most)},
+            "workloads": results,
+        }
+        write_json(out / "result.json", result)
+    return result
+
+
+def digest(workload: Workload) -> str:
+    """Digest of a workload's prompts, so that a changed file is not taken for the one that was measured."""
+    return hashlib.sha256(repr(workload.prompts).encode()).hexdigest()[:12]
+
+
+def _check(engine: Engine, workloads: Sequence[Workload], settings: Settings) -> None:
+    if settings.most > engine.capabilities.max_draft or settings.record_k > settings.most:
+        raise ConfigError(
+            f"draft lengths must satisfy record k <= most <= {engine.capabilities.max_draft} but got "
+            f"{settings.record_k} and {settings.most}"
+        )
+    if len({w.name for w in workloads}) < len(workloads):
+        raise ConfigError("two workloads have the same name; rename one of the files")
+    for w in workloads:
+        if len(w.prompts) < 6:
+            raise ConfigError(f"workload '{w.name}': needs at least 6 prompts but has {len(w.prompts)}")
+
+
+def _cost(engine: Engine, run: RunDirectory, settings: Settings, watch: Watch) -> StepCost:
+    held = read_json(run.path / "cost.json")
+    if held is None:
+        watch.phase("step cost", None)
+        seconds = min(10.0, settings.budget_s / 10)
+        held = engine.measure_cost(_COST_BATCHES, settings.most + 1, seconds).to_mapping()
+        write_json(run.path / "cost.json", held)
+    return StepCost.from_mapping(held)
+
+
+def _maxima(cost: StepCost, most: int) -> list[dict[str, Any]]:
+    """What no policy can pass, and the acceptance below which a draft length loses, by batch size."""
+    return [
+        {
+            "batch": b,
+            "k": k,
+            "all_accepted_speedup": all_accepted_speedup(cost, k, b),
+            "break_even": break_even(cost, k, b),
+        }
+        for b in sorted(cost.curves)
+        for k in range(1, min(most, len(cost.curves[b].seconds) - 1) + 1)
+    ]
+
+
+def _split(requests: Sequence[Request], seed: int) -> tuple[list[Request], list[Request]]:
+    """A random third to record and search on, the rest to prove on: the proof is on prompts the search never saw."""
+    n = max(2, len(requests) // 3)
+    order = np.random.default_rng(seed).permutation(len(requests)).tolist()
+    return [requests[i] for i in sorted(order[:n])], [requests[i] for i in sorted(order[n:])]
+
+
+def _tune_one(
+    engine: Engine,
+    workload: Workload,
+    settings: Settings,
+    run: RunDirectory,
+    cost: StepCost,
+    budget_s: float,
+    watch: Watch,
+) -> dict[str, Any]:
+    folder = run.of(workload.name)
+    requests = [engine.encode(p, workload.name, settings.max_tokens, settings.sampling) for p in workload.prompts]
+    calibration, held_out = _split(requests, settings.seed)
+    store = TraceStore.create(folder / "trace", engine.setup)
+    watch.phase(f"{workload.name}: record", len(calibration))
+    begin = time.perf_counter()
+    record(engine, calibration, settings.record_k, store, watch)
+    spent = time.perf_counter() - begin
+    oracle = Oracle.of(store, cost, engine.setup.draft == "lookup", settings.most, engine.end_tokens)
+    planned = read_json(folder / "arms.json")
+    if planned is None:
+        plan = make_plan(oracle, workload.name, settings.sampling.greedy, settings.most, settings.seed, watch)
+        planned = {"arms": [a.to_mapping() for a in plan.arms], "pareto": plan.pareto, "searched": plan.searched}
+        write_json(folder / "arms.json", planned)
+    arms = [Arm.from_mapping(row) for row in planned["arms"]]
+    for arm in arms:
+        save(arm.policy, folder / "policies" / f"{arm.name}.yaml")
+    live_s = max(1.0, budget_s - spent)
+    watch.phase(f"{workload.name}: prove", live_s)
+    log = BlockLog(folder / "live.jsonl")
+    blocks = run_blocks(engine, held_out, arms, log, live_s, settings.seed, watch, settings.alpha)
+    differences = text_differences(engine, held_out, arms, blocks, settings.most) if settings.sampling.greedy else []
+    return _result(workload, arms, blocks, settings, folder, differences) | {
+        "trace": summarise(oracle.replayable),
+        "pareto": planned["pareto"],
+        "searched": planned["searched"],
+    }
+
+
+def _result(
+    workload: Workload,
+    arms: Sequence[Arm],
+    blocks: Sequence[Block],
+    settings: Settings,
+    folder: Path,
+    differences: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    decision = decide(arms, blocks, settings.alpha, settings.allow_lossy)
+    figures = [arm_figures(arm, blocks, settings.alpha, len(arms) - 1) for arm in arms]
+    return {
+        "name": workload.name,
+        "verdict": decision.verdict,
+        "recommended": decision.arm.name,
+        "policy": str(folder / "policies" / f"{decision.arm.name}.yaml"),
+        "why": decision.why,
+        "presets": preset_sentence(figures, settings.sampling.greedy),
+        "arms": figures,
+        "differences": list(differences),
+    }
+
+
+def preset_sentence(figures: Sequence[dict[str, Any]], greedy: bool) -> str | None:
+    """How the source article's thresholds did here against exact match at the same draft length or the best one."""
+    presets = [f for f in figures if f["origin"] == "source preset" and f["speedup"]["estimate"] is not None]
+    lossless = [
+        f for f in figures if f["lossless"] and f["arm"] != BASELINE.name and f["speedup"]["estimate"] is not None
+    ]
+    if not presets or not lossless:
+        return None
+    best = max(lossless, key=lambda f: f["speedup"]["estimate"])
+    said = ", ".join(
+        f"{f['arm']} {f['speedup']['estimate']:.2f}x (accepts {f['acceptance_rate']:.0%})"
+        for f in presets
+        if f["acceptance_rate"] is not None
+    )
+    reason = (
+        " (greedy: tau >= .5 can only accept the target's own choice, so it rejects what exact match keeps)"
+        if greedy
+        else ""
+    )
+    return f"source presets: {said}; best lossless: {best['arm']} {best['speedup']['estimate']:.2f}x{reason}"
