@@ -6,12 +6,21 @@ from typing import Protocol
 
 from draftgate.cost.steps import StepCost
 from draftgate.errors import ConfigError
+from draftgate.policy.lexer import canonical
 from draftgate.policy.policy import Policy
 from draftgate.trace.records import StepRecord
 from draftgate.trace.setup import Setup
 from draftgate.workload.prompt import Prompt
 
-__all__ = ["Capabilities", "Completion", "Engine", "Request", "Sampling"]
+__all__ = ["Capabilities", "Completion", "Engine", "Request", "Sampling", "lexed_language"]
+
+
+def lexed_language(name: str | None) -> str | None:
+    """The language for categories: a prompt may name one that draftgate has no lexer for, and is then plain text."""
+    try:
+        return canonical(name)
+    except ConfigError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftgate.cost.steps import Curve, StepCost
-from draftgate.engines.base import Capabilities, Completion, Request, Sampling
+from draftgate.engines.base import Capabilities, Completion, Request, Sampling, lexed_language
 from draftgate.engines.drafters import LookupDrafter
 from draftgate.engines.loop import Speculator, Vocabulary
 from draftgate.policy.category import category_table
@@ -111,7 +111,7 @@ class FakeEngine:
             tokens=tokens,
             max_tokens=prompt.max_tokens or max_tokens,
             workload=workload,
-            language=prompt.language,
+            language=lexed_language(prompt.language),
             sampling=sampling,
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftgate.cost.steps import Curve, StepCost
-from draftgate.engines.base import Capabilities, Completion, Request, Sampling
+from draftgate.engines.base import Capabilities, Completion, Request, Sampling, lexed_language
 from draftgate.engines.drafters import Drafter, LookupDrafter, ModelDrafter
 from draftgate.engines.llamacpp.capi import Context, Model, library_version
 from draftgate.engines.loop import Speculator, Vocabulary
@@ -173,7 +173,7 @@ class LlamaCpp:
             tokens=tuple(self._target.tokenize(text)),
             max_tokens=prompt.max_tokens or max_tokens,
             workload=workload,
-            language=prompt.language,
+            language=lexed_language(prompt.language),
             lexed=lexed,
             sampling=sampling,
         )
