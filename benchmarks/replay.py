@@ -17,6 +17,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before numpy starts
 import argparse
 import math
 import resource
+import time
 from collections.abc import Iterator
 from itertools import product
 
@@ -42,6 +43,8 @@ OFFSETS: tuple[dict[str, float], ...] = (
     {"string": 0.05, "keyword": 0.05, "structural": -0.1},
 )
 LENGTHS = (1, 2, 3, 5, 7)
+Token = tuple[float, bool, float, int, float]  # p, is argmax, entropy, category, margin
+
 COST = StepCost({1: Curve(1, tuple(0.02 + 0.001 * m for m in range(1, K + 2)), (0.0,) * (K + 1), 100)})
 
 
@@ -83,21 +86,21 @@ def policies() -> list[Policy]:
     ]
 
 
-def listed(columns: Columns, steps: int) -> list[list[tuple[float, bool, float, int, float]]]:
-    """(p, is argmax, entropy, category, margin) of each drafted token of the first steps."""
+def listed(columns: Columns) -> list[list[Token]]:
+    """Drafted tokens of each step."""
     arrays = (np.exp(columns.logp), columns.rank == 0, columns.entropy, columns.category, columns.top1_margin)
-    rows = [a[:, :steps].T.tolist() for a in arrays]
+    rows = [a.T.tolist() for a in arrays]
     return [list(zip(*step, strict=True)) for step in zip(*rows, strict=True)]
 
 
-def loop(steps: list[list[tuple[float, bool, float, int, float]]], policy: Policy) -> tuple[list[int], list[int], int]:
-    """The plain loop: pieces that reached each position, those that passed it, and lossy tokens."""
+def loop(steps: list[list[Token]], policy: Policy) -> tuple[list[int], list[int], int, float]:
+    """The plain loop: pieces that reached each position, those that passed it, lossy tokens and nats given up."""
     k, rule, tau = policy.length.most, policy.rule, policy.tau or 0.0
     offsets = [float(v) for v in policy.category_offsets()]
-    at_risk, passed, lossy = [0] * k, [0] * k, 0
+    at_risk, passed, lossy, nats = [0] * k, [0] * k, 0, 0.0
     for step in steps:
         at = 0
-        for p, argmax, entropy, category, _ in step:
+        for p, argmax, entropy, category, margin in step:
             if at == k:
                 if not argmax:
                     break
@@ -114,33 +117,33 @@ def loop(steps: list[list[tuple[float, bool, float, int, float]]], policy: Polic
             if not keep:
                 break
             passed[at] += 1
-            lossy += not argmax
+            if not argmax:
+                lossy += 1
+                nats += margin
             at += 1
-    return at_risk, passed, lossy
-
-
-def user_s() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    return at_risk, passed, lossy, nats
 
 
 def rows(tokens: int, loop_tokens: int) -> Iterator[tuple[str, str]]:
     columns, chosen = synthetic(tokens), policies()
-    start = user_s()
+    start = time.process_time()
     replayable = Replayable.of(columns)
-    prepared = user_s() - start
-    start = user_s()
+    prepared = time.process_time() - start
+    start = time.process_time()
     best = max((predict(replayable, policy, COST, resamples=0) for policy in chosen), key=lambda p: p.speedup or 0.0)
-    vectorised = user_s() - start
+    vectorised = time.process_time() - start
 
     part = columns.of(np.arange(columns.n_requests) * STEPS_PER_REQUEST * K < loop_tokens)
-    replayed, steps, sample = Replayable.of(part), listed(part, part.shape[1]), chosen[::23]
-    start = user_s()
+    replayed, steps, sample = Replayable.of(part), listed(part), chosen[::23]
+    start = time.process_time()
     found = [loop(steps, policy) for policy in sample]
-    looped = (user_s() - start) * columns.shape[1] / len(steps) * len(chosen) / len(sample)
-    for (at_risk, passed, lossy), policy in zip(found, sample, strict=True):
+    looped = (time.process_time() - start) * columns.shape[1] / len(steps) * len(chosen) / len(sample)
+    for (at_risk, passed, lossy, nats), policy in zip(found, sample, strict=True):
         same = pieces(replayed, policy)
         if (at_risk, passed, lossy) != (same.at_risk.sum(0).tolist(), same.passed.sum(0).tolist(), same.lossy.sum()):
             raise SystemExit(f"the loop and the replay differ on {policy}")
+        if not math.isclose(nats, same.given_up.sum(), rel_tol=1e-9):
+            raise SystemExit(f"the loop and the replay differ in nats on {policy}")
 
     yield "drafted tokens", f"{columns.shape[1] * K:,}"
     yield "policies", f"{len(chosen):,}"

@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -33,6 +34,18 @@ def test_proposes_what_followed_an_earlier_occurrence_of_the_longest_repeated_su
     found, length = SuffixLookup(text).propose(K)
     assert length == match
     assert found in ([continuation(text, end, K) for end in ends] or [[]])
+
+
+@pytest.mark.parametrize("kinds", [1, 2, 3, 4])
+def test_so_does_every_beginning_of_a_longer_text(kinds: int) -> None:
+    text = np.random.default_rng(kinds).integers(0, kinds, 100).tolist()
+    lookup = SuffixLookup()
+    for n, token in enumerate(text, 1):
+        lookup.extend([token])
+        match, ends = ends_of_match(text[:n])
+        found, length = lookup.propose(K)
+        assert length == match
+        assert found in ([continuation(text[:n], end, K) for end in ends] or [[]])
 
 
 @given(text=TEXTS, data=st.data())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from draftgate.errors import ConfigError
 from draftgate.policy.category import GROUPS, Category
-from draftgate.policy.length import Calibration, Cut, Fixed, Goodput
+from draftgate.policy.length import Calibration, Cut, Fixed, Goodput, Length
 from draftgate.policy.lexer import canonical, language_names
 from draftgate.policy.policy import NONE, Policy
 
@@ -17,7 +17,8 @@ NAN = float("nan")
 
 
 def threshold(**settings: Any) -> Policy:
-    return Policy("x", **{"rule": "threshold", "tau": 0.5} | settings)
+    given: dict[str, Any] = {"rule": "threshold", "tau": 0.5} | settings
+    return Policy("x", **given)
 
 
 REFUSED: list[tuple[Callable[[], Policy], str]] = [
@@ -94,7 +95,7 @@ def test_what_a_policy_says_of_itself() -> None:
     assert [Policy("x").lossless, threshold().lossless] == [True, False]
     groups = {"*": ((0.0,), (0.5,)), "safe": ((0.0,), (0.9,))}
     plain, grouped = (Goodput(1, Calibration(g), {1: (1.0, 1.0)}, {1: 1.0}) for g in ({"*": groups["*"]}, groups))
-    lengths = [Fixed(3), Cut(3, 0.5), plain, grouped]
+    lengths: list[Length] = [Fixed(3), Cut(3, 0.5), plain, grouped]
     assert [Policy("x", length=length).uses_category for length in lengths] == [False, False, False, True]
     assert threshold(category={"word": 0.1}).uses_category
 
@@ -146,7 +147,9 @@ def test_taus_are_those_of_a_loop_over_tokens(policy: Policy, language: str | No
     category = rng.integers(0, len(Category), (3, 5)).astype(np.uint8)
     offset = rng.integers(0, 700, (3, 5))
     taus = policy.taus(category, offset, language)
-    expected = [tau_of(policy, Category(c), int(o), language) for c, o in zip(category.flat, offset.flat, strict=True)]
+    expected = [
+        tau_of(policy, Category(int(c)), int(o), language) for c, o in zip(category.flat, offset.flat, strict=True)
+    ]
     assert taus.dtype == np.float32
     assert taus.shape == category.shape
     assert taus.ravel() == pytest.approx(expected, abs=1e-6)

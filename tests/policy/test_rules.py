@@ -16,7 +16,9 @@ ALL = sorted(RULES)
 
 
 def one_hot(x: int, n: int) -> Law:
-    return np.eye(n)[x]
+    out = np.zeros(n)
+    out[x] = 1.0
+    return out
 
 
 def scores_of(p: Law, law: Law, q: Law) -> Scores:
@@ -33,7 +35,8 @@ def laws(draw: st.DrawFn, n: int) -> Law:
         return one_hot(draw(st.integers(0, n - 1)), n)
     weights = np.array(draw(st.lists(st.integers(0, 20), min_size=n, max_size=n)), float)
     assume(weights.sum() > 0)
-    return weights / weights.sum()
+    law: Law = weights / weights.sum()
+    return law
 
 
 @st.composite
@@ -61,7 +64,9 @@ def law_of(name: str, case: tuple[Law, Law, Law], tau: float, **params: float) -
 
 def mixed(q: Law, keep: Any, law: Law) -> Law:
     """What deterministic acceptance with replacement from the target's law comes to."""
-    return q * keep + (1 - (q * keep).sum()) * law
+    kept = q * keep
+    out: Law = kept + (1 - kept.sum()) * law
+    return out
 
 
 # The output law of every rule, against a formula of its own
@@ -250,7 +255,7 @@ def test_accept_is_a_probability_of_the_same_shape_and_type(
 def test_engine_scores_may_mix_precisions() -> None:
     # Greedy laws are float32 where draft probabilities are float64.
     law, q = np.array([1.0, 0.0], np.float32), np.array([0.25, 1e-30])
-    assert RULES["lossless"].accept(Scores(law, law, q, law, law, law), np.float32(0), {}).tolist() == [1.0, 0.0]
+    assert RULES["lossless"].accept(Scores(law, law, q, law, law, law), np.zeros(1), {}).tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -23,16 +23,28 @@ def lexed_language(name: str | None) -> str | None:
         return None
 
 
+_RANGES = (
+    ("temperature", 0.0, 10.0),
+    ("top_k", 0, 2**31),
+    ("top_p", 1e-9, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("seed", 0, 2**63),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the target chooses tokens; transforms apply in the order temperature, top-k, top-p, min-p, as in vLLM and HF.
+    """How the target chooses tokens.
+
+    Transforms apply in the order temperature, top-k, top-p, min-p, as in Hugging Face transformers. vLLM applies min-p
+    before top-k and top-p, which differs only when min-p is combined with one of them.
 
     Attributes:
         temperature: 0 is greedy.
         top_k: keep the k most probable tokens; 0 keeps all.
         top_p: keep the fewest tokens whose mass reaches top_p.
         min_p: keep tokens with at least min_p times the greatest probability.
-        seed: every request draws from its own stream, made from this and its prompt id.
+        seed: every request draws from its own stream, made from this and its prompt id; not negative.
 
     Raises:
         ConfigError: a value is out of range.
@@ -45,8 +57,7 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        ranges = (("temperature", 0.0, 10.0), ("top_k", 0, 1 << 31), ("top_p", 1e-9, 1.0), ("min_p", 0.0, 1.0))
-        for name, low, high in ranges:
+        for name, low, high in _RANGES:
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"sampling: {name} must be in [{low:g}, {high:g}] but got {getattr(self, name)}")
 

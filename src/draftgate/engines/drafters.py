@@ -1,15 +1,17 @@
 """Where drafts come from: lookup in the text so far, or a smaller model."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from draftgate.engines.base import Sampling
-from draftgate.engines.sampling import draw, probabilities, softmax
+from draftgate.engines.sampling import draw, probabilities
 from draftgate.engines.verify import Proposal
-from draftgate.policy.length import Cut, Goodput
+from draftgate.errors import EngineError
+from draftgate.policy.length import Cut, Fixed, Goodput, Length
 from draftgate.policy.lookup import SuffixLookup
 from draftgate.policy.policy import Policy
 
@@ -83,68 +85,109 @@ class LookupDrafter:
         return Proposal(np.array(tokens[:k], np.int32), evidence[:k], category[:k])
 
 
+@dataclass(slots=True)
+class _Memory:
+    """One sequence of a draft model: its text, what the model holds of it, and how far the two are known to agree."""
+
+    text: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    same: int = 0
+
+    def common(self) -> int:
+        """Tokens of the text that are held."""
+        end = min(len(self.text), len(self.held))
+        while self.same < end and self.text[self.same] == self.held[self.same]:
+            self.same += 1
+        return self.same
+
+
 class ModelDrafter:
-    """Drafts of a smaller model, one token at a time, with its own temperature and top-p."""
+    """Drafts of a smaller model, one token at a time, with its own temperature and top-p.
+
+    A drawn draft (temperature above 0) keeps every token drawn: the test min(1, p/q) is lossless only if whether position
+    i is drafted does not depend on the token drawn there. A confidence cut or goodput then ends the draft behind a weak
+    token; an argmax draft, whose tokens hold no chance, ends before it.
+    """
 
     def __init__(self, model: Forward) -> None:
         self._model = model
-        self._text: dict[int, list[int]] = {}
-        self._held: dict[int, list[int]] = {}  # what the draft model's memory holds
+        self._memory: dict[int, _Memory] = {}
 
     def start(self, sequence: int, prompt: Sequence[int]) -> None:
         """Decode the prompt, unless the sequence already holds it from an earlier run."""
-        held = self._held.get(sequence, [])
-        self._text[sequence] = list(prompt)
-        if held[: len(prompt)] != self._text[sequence] or len(held) < len(prompt):
+        memory = self._memory.setdefault(sequence, _Memory())
+        memory.text, memory.same = list(prompt), 0
+        if memory.common() < len(prompt):
+            memory.held = []  # unknown, should the prefill fail
             self._model.prefill(sequence, prompt)
-            self._held[sequence] = list(prompt)
+            memory.held = list(prompt)
+        memory.same = len(prompt)
 
     def extend(self, sequence: int, tokens: Sequence[int]) -> None:
         """Note committed tokens; they are decoded with the next draft."""
-        self._text[sequence].extend(tokens)
+        self._memory[sequence].text.extend(tokens)
 
-    def _catch_up(self, sequence: int) -> NDArray[np.float32]:
-        """Logits [V] after all committed tokens."""
-        text, held = self._text[sequence], self._held[sequence]
-        common = next(
-            (i for i, (a, b) in enumerate(zip(text, held, strict=False)) if a != b), min(len(text), len(held))
-        )
-        common = min(common, len(text) - 1)  # the last token is decoded again for its logits when all is held
-        self._model.rollback(sequence, common)
-        self._held[sequence] = list(text)
-        return self._model.decode([(sequence, common, text[common:])], last_only=True)[0]
+    def _after(self, sequence: int, drafted: Sequence[int]) -> NDArray[np.float32]:
+        """Logits [V] after the committed and the drafted tokens, of which all but the last may be held."""
+        memory = self._memory[sequence]
+        text, held = memory.text, memory.held
+        if drafted:
+            at, new = len(held), [drafted[-1]]
+        else:
+            at = min(memory.common(), len(text) - 1)  # the last token is decoded again for its logits when all is held
+            new = text[at:]
+            self._model.rollback(sequence, at)
+            del held[at:]
+            memory.same = at
+        logits: NDArray[np.float32] = self._model.decode([(sequence, at, new)], last_only=True)[0]
+        if not np.isfinite(logits.max()):
+            raise EngineError("the draft model returned logits that are not finite")
+        held.extend(new)
+        return logits
 
     def propose(
         self, sequence: int, most: int, policy: Policy, batch: int, classify: Classify, rng: np.random.Generator
     ) -> Proposal:
-        """Draft until the policy says stop."""
-        length = policy.length
-        most = min(most, length.most)
+        """Draft until the policy says stop.
+
+        Raises:
+            EngineError: the draft model's logits are not finite.
+        """
+        most = min(most, policy.length.most)
         sampling = Sampling(temperature=policy.draft_temperature, top_p=policy.draft_top_p)
         tokens: list[int] = []
         evidence: list[float] = []
         laws: list[NDArray[np.float64]] = []
-        while len(tokens) < most and _wants_more(length, evidence, classify(tokens), batch):
-            if tokens:
-                held = self._held[sequence]
-                logits = self._model.decode([(sequence, len(held), tokens[-1:])])[0]
-                held.append(tokens[-1])
-            else:
-                logits = self._catch_up(sequence)
+        while len(tokens) < most and _wants_more(policy.length, tokens, evidence, classify, batch):
+            logits = self._after(sequence, tokens)
             if sampling.greedy:
                 token = int(logits.argmax())
             else:
                 laws.append(probabilities(logits, sampling))
                 token = draw(laws[-1], rng.random())
             tokens.append(token)
-            evidence.append(float(softmax(logits)[token]))
-        category, known = classify(tokens), np.array(evidence)
+            evidence.append(_confidence(logits, token))
+        known, category = np.array(evidence), classify(tokens)
         proposal = Proposal(np.array(tokens, np.int32), known, category, np.array(laws) if laws else None)
-        return proposal.first(int(length.choose(known, category, len(tokens), batch)))
+        if not sampling.greedy:
+            return proposal
+        return proposal.first(int(policy.length.choose(known, category, len(tokens), batch)))
 
 
-def _wants_more(length: object, evidence: Sequence[float], category: NDArray[np.uint8], batch: int) -> bool:
-    """Whether a draft model should draft one more token."""
-    if isinstance(length, Cut):
-        return not evidence or evidence[-1] >= length.least
-    return not isinstance(length, Goodput) or length.continues(np.array(evidence), category, batch)
+def _confidence(logits: NDArray[np.float32], token: int) -> float:
+    """Probability that the draft model gives a token at temperature 1."""
+    weight = np.exp(logits - logits.max())
+    return float(weight[token] / weight.sum())
+
+
+def _wants_more(
+    length: Length, tokens: Sequence[int], evidence: Sequence[float], classify: Classify, batch: int
+) -> bool:
+    """Whether a draft model should draft one more token, judging by those before it."""
+    match length:
+        case Cut():
+            return not evidence or evidence[-1] >= length.least
+        case Goodput():
+            return length.continues(np.array(evidence), classify(tokens), batch)
+        case Fixed():
+            return True

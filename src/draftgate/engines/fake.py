@@ -1,7 +1,9 @@
 """A small deterministic engine with a virtual clock, for tests of everything above engines.
 
-Its model is an order-2 Markov chain over bytes: text repeats itself, so lookup drafts are sometimes right. The step loop,
-drafters, rules and records are the real ones; only the forward pass and its seconds are made up.
+Its model is an order-2 Markov chain over bytes: text repeats itself, so lookup drafts are sometimes right. The step
+loop, drafters, rules and records are the real ones; only the forward pass and its seconds are made up. The seconds of a
+completion depend on the requests and the policy alone, not on what ran before: a run that was killed and resumed
+measures what an unbroken one does. (So does the same request again: repeats add no new noise.)
 """
 
 import zlib
@@ -25,6 +27,7 @@ __all__ = ["FakeEngine"]
 
 _END = 0
 _VOCABULARY = 128
+_TICK_S = 2.0**-30  # seconds are whole ticks: sums are exact, whatever the clock showed before
 
 
 class _Chain:
@@ -36,6 +39,10 @@ class _Chain:
         self._rng = np.random.default_rng(seed)
         self._held: dict[int, list[int]] = {}
         self._logits = lru_cache(maxsize=None)(self._compute)
+
+    def begin(self, run: str) -> None:
+        """Start the noise of a run."""
+        self._rng = np.random.default_rng([self._seed, zlib.crc32(run.encode())])
 
     def _compute(self, before: int, last: int) -> NDArray[np.float32]:
         rng = np.random.default_rng([self._seed, before, last])
@@ -63,7 +70,8 @@ class _Chain:
             wanted = range(len(held) - 1, len(held)) if last_only else range(start, len(held))
             out += [self._logits(held[i - 1] if i else 0, held[i]) for i in wanted]
         total = sum(len(tokens) for _, _, tokens in rows)
-        self.now += self.seconds(total) * float(np.exp(self._noise * self._rng.normal()))
+        noisy_s = self.seconds(total) * float(np.exp(self._noise * self._rng.normal()))
+        self.now += max(round(noisy_s / _TICK_S), 1) * _TICK_S
         return np.array(out)
 
     def rollback(self, sequence: int, position: int) -> None:
@@ -81,9 +89,7 @@ class FakeEngine:
         pieces = tuple(b"" if i == _END else bytes([i]) for i in range(_VOCABULARY))
         tables = lru_cache(maxsize=None)(lambda language: category_table(pieces, language))
         self._vocabulary = Vocabulary(pieces, self.end_tokens, tables)
-        self._speculator = Speculator(
-            self._chain, LookupDrafter(), self._vocabulary, n_ctx, 512, clock=lambda: self._chain.now
-        )
+        self._speculator = Speculator(self._chain, LookupDrafter(), self._vocabulary, n_ctx, 512, clock=self.clock)
         self._name = f"chain-{seed}-{base_s:g}-{token_s:g}"
 
     @property
@@ -102,6 +108,10 @@ class FakeEngine:
         """Everything, at batch 4."""
         return Capabilities(frozenset(RULES), True, 4, 64)
 
+    def clock(self) -> float:
+        """Virtual seconds since the start."""
+        return self._chain.now
+
     def encode(self, prompt: Prompt, workload: str, max_tokens: int, sampling: Sampling) -> Request:
         """One token a byte; conversations are joined."""
         text = prompt.prompt or "\n".join(message.content for message in prompt.messages or ())
@@ -117,12 +127,15 @@ class FakeEngine:
 
     def generate(self, requests: Sequence[Request], policy: Policy, record: bool = False) -> list[Completion]:
         """Complete requests; see `Engine.generate`."""
+        self._speculator.forget()  # else the seconds of a prompt would depend on whether it came last
+        self._chain.begin(f"{policy.name} {[(r.workload, r.id) for r in requests]}")
         return self._speculator.run(requests, policy, record)
 
     def measure_cost(self, batches: Sequence[int], most: int, seconds: float) -> StepCost:
         """The chain's true costs."""
         curves = {
-            b: Curve(b, tuple(self._chain.seconds(b * m) for m in range(1, most + 1)), (0.0,) * most, 1) for b in batches
+            b: Curve(b, tuple(self._chain.seconds(b * m) for m in range(1, most + 1)), (0.0,) * most, 1)
+            for b in batches
         }
         return StepCost(curves)
 

@@ -24,7 +24,7 @@ Clock = Callable[[], float]
 _NOTHING = Proposal(np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.uint8))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Vocabulary:
     """What the loop needs to know of tokens.
 
@@ -86,9 +86,10 @@ class _Sequence:
         """Position of the last committed token, which the next decode starts with."""
         return len(self.request.tokens) + len(self.output) - 1
 
-    def room(self, n_ctx: int) -> int:
-        """Tokens that a draft may have: the bonus token must fit the request, the draft the context."""
-        return min(self.request.max_tokens - len(self.output) - 1, n_ctx - self.position - 1)
+    @property
+    def room(self) -> int:
+        """Tokens that a draft may have, so that the bonus token still fits the request."""
+        return self.request.max_tokens - len(self.output) - 1
 
 
 class Speculator:
@@ -197,7 +198,7 @@ class Speculator:
 
     def _propose(self, s: _Sequence, policy: Policy, batch: int) -> Proposal:
         """A draft that fits the request and ends with the first end token in it: what follows could never be kept."""
-        most = s.room(self._n_ctx) if policy.drafts else 0
+        most = s.room if policy.drafts else 0
         if most <= 0:
             return _NOTHING
         proposal = self._drafter.propose(s.index, most, policy, batch, s.classify, s.rng)

@@ -1,16 +1,17 @@
 """Arms of a comparison."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from draftgate.errors import ConfigError
 from draftgate.policy.file import dump, parse
 from draftgate.policy.policy import NONE, Policy
 
-__all__ = ["BASELINE", "Arm"]
+__all__ = ["BASELINE", "Arm", "require_distinct"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Arm:
     """One configuration that is run live.
 
@@ -34,8 +35,32 @@ class Arm:
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> "Arm":
-        """What `to_mapping` wrote."""
-        return cls(parse(data["policy"]), data["origin"], data["prediction"])
+        """What `to_mapping` wrote, also after JSON.
+
+        Raises:
+            KeyError: a value is missing.
+            ConfigError: the policy is not valid.
+        """
+        return cls(parse(_whole_keys(data["policy"])), data["origin"], data["prediction"])
+
+
+def _whole_keys(value: Any) -> Any:
+    """Undo what JSON does to whole-number keys, such as the batch sizes of a goodput length."""
+    if not isinstance(value, dict):
+        return value
+    return {int(key) if str(key).isdecimal() else key: _whole_keys(v) for key, v in value.items()}
+
+
+def require_distinct(arms: Sequence[Arm]) -> None:
+    """Refuse two arms of one name: measurements are paired by it.
+
+    Raises:
+        ConfigError: two arms have the same name.
+    """
+    names = [arm.name for arm in arms]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two arms are called '{name}'; change the 'name' in one of the policy files")
 
 
 BASELINE = Arm(NONE, "baseline")

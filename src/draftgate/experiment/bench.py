@@ -1,15 +1,15 @@
 """Given arms, side by side on one workload."""
 
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import draftgate
 from draftgate.engines.base import Engine, Sampling
-from draftgate.errors import ConfigError
-from draftgate.experiment.arms import BASELINE, Arm
+from draftgate.experiment.arms import BASELINE, Arm, require_distinct
 from draftgate.experiment.compare import arm_figures, text_differences
 from draftgate.experiment.live import run_blocks
 from draftgate.experiment.rundir import BlockLog, RunDirectory
@@ -33,6 +33,7 @@ def bench(
     budget_s: float,
     out: Path | None,
     watch: Watch,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
     """Compare policies with no speculation; arms are described as in `tune`.
 
@@ -40,29 +41,26 @@ def bench(
         out: run directory that keeps the measurements and can be resumed; None keeps nothing.
 
     Raises:
-        ConfigError: two arms have one name.
+        ConfigError: two arms have one name, "none" included.
         InputError: the run directory holds other settings, or cannot be written.
     """
-    arms = [BASELINE] + [Arm(policy, "given") for policy in policies if policy.name != BASELINE.name]
-    if len({arm.name for arm in arms}) < len(arms):
-        raise ConfigError("two arms have the same name; change the 'name' in one of the policy files")
+    arms = [BASELINE] + [Arm(policy, "given") for policy in policies if policy != BASELINE.policy]
+    require_distinct(arms)
     requests = [engine.encode(p, workload.name, max_tokens, sampling) for p in workload.prompts]
     with tempfile.TemporaryDirectory() as scratch:
-        run = RunDirectory(
-            out or Path(scratch),
-            {
-                "draftgate": draftgate.__version__,
-                "workload": {workload.name: digest(workload)},
-                "arms": [dump(arm.policy) for arm in arms],
-                "sampling": asdict(sampling),
-                "max_tokens": max_tokens,
-                "setup": asdict(engine.setup),
-            },
-        )
-        with run.locked():
+        run = RunDirectory(out or Path(scratch))
+        settings = {
+            "draftgate": draftgate.__version__,
+            "workload": {workload.name: digest(workload)},
+            "arms": {arm.name: dump(arm.policy) for arm in arms},
+            "sampling": asdict(sampling),
+            "max_tokens": max_tokens,
+            "setup": asdict(engine.setup),
+        }
+        with run.opened(settings):
             watch.phase(workload.name, budget_s)
             log = BlockLog(run.of(workload.name) / "live.jsonl")
-            blocks = run_blocks(engine, requests, arms, log, budget_s, sampling.seed, watch, _ALPHA)
+            blocks = run_blocks(engine, requests, arms, log, budget_s, sampling.seed, watch, _ALPHA, clock=clock)
             most = max(arm.policy.length.most for arm in arms)
             differences = text_differences(engine, requests, arms, blocks, most) if sampling.greedy else []
     return {

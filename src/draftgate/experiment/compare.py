@@ -7,12 +7,13 @@ from typing import Any
 from draftgate.engines.base import Engine, Request
 from draftgate.experiment.arms import BASELINE, Arm
 from draftgate.experiment.live import Block, Run, arm_speedup
+from draftgate.policy.length import Cut, Fixed, Goodput
+from draftgate.stats.sequence import Interval
 from draftgate.stats.verdict import Verdict, compare
 
 __all__ = ["Decision", "arm_figures", "decide", "text_differences"]
 
 _TIE = 0.02  # arms whose speedups are this close are told apart by simplicity, not by noise
-_ORIGINS = ("baseline", "lossless", "engine default", "given", "source preset", "search")
 
 
 def arm_figures(arm: Arm, blocks: Sequence[Block], alpha: float, arms: int) -> dict[str, Any]:
@@ -39,7 +40,8 @@ def arm_figures(arm: Arm, blocks: Sequence[Block], alpha: float, arms: int) -> d
 
 def _speedup_figure(arm: Arm, blocks: Sequence[Block], alpha: float, arms: int) -> dict[str, Any]:
     if arm.name == BASELINE.name:
-        return {"estimate": 1.0, "low": 1.0, "high": 1.0, "n": len(blocks), "how": "by definition"}
+        n = len({block.prompt for block in blocks})
+        return {"estimate": 1.0, "low": 1.0, "high": 1.0, "n": n, "how": "by definition"}
     i = arm_speedup(blocks, arm.name, alpha, arms)
     return {"estimate": i.estimate, "low": i.low, "high": i.high, "n": i.n, "how": "measured"}
 
@@ -62,35 +64,41 @@ class Decision:
 def decide(arms: Sequence[Arm], blocks: Sequence[Block], alpha: float, allow_lossy: bool) -> Decision:
     """Recommend an arm: proven faster than none, lossless unless told otherwise, the simplest of those that tie.
 
-    Every arm is compared with none at once, so alpha is divided over them (Bonferroni). None wins when nothing is proven.
+    Every arm is compared with none at once, so alpha is divided over them (Bonferroni). None wins when nothing is
+    proven.
     """
     others = [arm for arm in arms if arm.name != BASELINE.name]
-    eligible = [arm for arm in others if allow_lossy or arm.policy.lossless]
-    found = {arm.name: arm_speedup(blocks, arm.name, alpha, len(others)) for arm in eligible}
-    proven = [arm for arm in eligible if compare(found[arm.name]) is Verdict.BETTER]
-    none = next(arm for arm in arms if arm.name == BASELINE.name)
+    found = {
+        arm: arm_speedup(blocks, arm.name, alpha, len(others)) for arm in others if allow_lossy or arm.policy.lossless
+    }
+    proven = {arm: _estimate(i) for arm, i in found.items() if compare(i) is Verdict.BETTER}
     if proven:
-        top = max(found[arm.name].estimate or 0.0 for arm in proven)
-        close = [arm for arm in proven if (found[arm.name].estimate or 0.0) >= top * (1 - _TIE)]
-        arm = min(
-            close, key=lambda a: (not a.policy.lossless, _ORIGINS.index(a.origin), -(found[a.name].estimate or 0.0))
-        )
-        i = found[arm.name]
-        return Decision(
-            "faster", arm, f"{arm.name} is {i.estimate:.2f}x [{i.low:.2f}, {i.high:.2f}] over {i.n} prompts"
-        )
-    if not any(i.low is not None for i in found.values()):
-        return Decision(
-            "inconclusive", none, f"only {len(blocks)} prompts were compared: no interval yet, raise --budget"
-        )
-    best = max(eligible, key=lambda a: found[a.name].estimate or 0.0)
-    i = found[best.name]
-    bounds = "no interval yet" if i.low is None else f"[{i.low:.2f}, {i.high:.2f}]"
-    return Decision(
-        "off",
-        none,
-        f"nothing is proven faster than no speculation; the best was {best.name} at {i.estimate:.2f}x {bounds}",
-    )
+        close = [arm for arm, estimate in proven.items() if estimate >= max(proven.values()) * (1 - _TIE)]
+        arm = min(close, key=lambda a: (*_complexity(a), -proven[a]))
+        return Decision("faster", arm, f"{arm.name} is {_told(found[arm])}")
+    none = next(arm for arm in arms if arm.name == BASELINE.name)
+    if all(i.low is None for i in found.values()):
+        n = max((i.n for i in found.values()), default=0)
+        why = f"only {n} prompts were compared, too few for an interval: raise --budget, or add prompts"
+        return Decision("inconclusive", none, why)
+    best = max(found, key=lambda a: _estimate(found[a]))
+    why = f"nothing is proven faster than no speculation; the best was {best.name} at {_told(found[best])}"
+    return Decision("off", none, why)
+
+
+def _complexity(arm: Arm) -> tuple[bool, bool, int]:
+    """Sorts arms by what they ask of a user: lossless first, then the engine as it is, then the plainest length."""
+    kinds = (Fixed, Cut, Goodput)
+    return not arm.policy.lossless, arm.origin != "engine default", kinds.index(type(arm.policy.length))
+
+
+def _estimate(interval: Interval) -> float:
+    return 0.0 if interval.estimate is None else interval.estimate
+
+
+def _told(i: Interval) -> str:
+    bounds = "no interval yet" if i.low is None or i.high is None else f"[{i.low:.2f}, {i.high:.2f}]"
+    return f"{_estimate(i):.2f}x {bounds} over {i.n} prompts"
 
 
 def _first_difference(a: Run, b: Run) -> int | None:

@@ -1,5 +1,6 @@
 """The live comparison: arms interleaved on the same prompts, block by block."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from draftgate.engines.base import Completion, Engine, Request
-from draftgate.experiment.arms import BASELINE, Arm
+from draftgate.errors import TraceError
+from draftgate.experiment.arms import BASELINE, Arm, require_distinct
 from draftgate.experiment.rundir import BlockLog
 from draftgate.experiment.watch import Watch
 from draftgate.stats.sequence import Interval
@@ -76,31 +78,52 @@ class Block:
 
     @classmethod
     def from_mapping(cls, data: dict[str, Any]) -> "Block":
-        """What `asdict` wrote."""
+        """What `asdict` wrote.
+
+        Raises:
+            KeyError, TypeError: it was not written by this version.
+        """
         runs = tuple(Run(**{**row, "tokens": tuple(row["tokens"])}) for row in data["runs"])
         return cls(data["prompt"], data["round"], data["seconds"], runs)
 
 
+def _read(log: BlockLog) -> list[Block]:
+    try:
+        return [Block.from_mapping(row) for row in log.read()]
+    except (KeyError, TypeError) as error:
+        raise TraceError(
+            f"{log.path}: holds a block that is not whole ({error!r}); remove it to measure again"
+        ) from error
+
+
+def _log_ratios(blocks: Sequence[Block], arm: str) -> dict[str, list[float]]:
+    """Log of (seconds per token of none / of the arm) by prompt, one number for each block that has both.
+
+    Requests that ended with their first token took no step and have no speed.
+    """
+    out: dict[str, list[float]] = {}
+    for block in blocks:
+        none, run = block.run(BASELINE.name), block.run(arm)
+        if none and run and none.step_tokens > 0 and run.step_tokens > 0:
+            ratio = (none.decode_s / none.step_tokens) / (run.decode_s / run.step_tokens)
+            out.setdefault(block.prompt, []).append(math.log(ratio))
+    return out
+
+
 def arm_speedup(blocks: Sequence[Block], arm: str, alpha: float, arms: int) -> Interval:
-    """Anytime-valid interval of an arm's speedup over none, paired by block; alpha is shared over `arms` arms."""
-    pairs = [
-        (none.decode_s / none.step_tokens, run.decode_s / run.step_tokens)
-        for block in blocks
-        if (none := block.run(BASELINE.name))
-        and (run := block.run(arm))
-        and none.step_tokens > 0
-        and run.step_tokens > 0
-    ]
-    if not pairs:
-        return Interval(None, None, None, 0, 1 - alpha, 1.0)
-    none_s, arm_s = np.array(pairs).T
-    return speedup(none_s, arm_s, alpha, arms)
+    """Anytime-valid interval of an arm's geometric-mean speedup over none; alpha is shared over `arms` arms.
+
+    Paired within blocks, and rounds of one prompt are averaged: prompts are the independent units, and counting repeats
+    as new prompts would make the interval too narrow. n is the number of prompts.
+    """
+    ratios = np.exp([np.mean(logs) for logs in _log_ratios(blocks, arm).values()])
+    return speedup(ratios, np.ones(len(ratios)), alpha, arms)
 
 
 def _schedule(requests: Sequence[Request], seed: int, rounds: int | None) -> Iterator[tuple[int, int, Request]]:
     """(round, number, request), each round in an order of its own."""
     for r in count() if rounds is None else range(rounds):
-        for number, i in enumerate(np.random.default_rng([seed, r]).permutation(len(requests))):
+        for number, i in enumerate(np.random.default_rng([0, seed, r]).permutation(len(requests))):
             yield r, number, requests[i]
 
 
@@ -116,16 +139,17 @@ def _still_open(blocks: Sequence[Block], arms: Sequence[Arm], alpha: float) -> l
     ]
 
 
-def _settled(blocks: Sequence[Block], arms: Sequence[Arm], alpha: float, margin: float) -> bool:
-    """Whether more blocks would change nothing: every arm is better, worse, or within the margin of none."""
-    for arm in arms:
-        if arm.name != BASELINE.name:
-            interval = arm_speedup(blocks, arm.name, alpha, len(arms) - 1)
-            bounded = interval.low is not None and interval.high is not None
-            close = bounded and interval.low > 1 - margin and interval.high < 1 + margin  # type: ignore[operator]
-            if compare(interval) not in (Verdict.BETTER, Verdict.WORSE) and not close:
-                return False
-    return True
+def _settled(interval: Interval, margin: float) -> bool:
+    """Whether more blocks would change nothing: better, worse, or within the margin of none."""
+    if compare(interval) in (Verdict.BETTER, Verdict.WORSE):
+        return True
+    low, high = interval.low, interval.high
+    return low is not None and high is not None and 1 - margin < low and high < 1 + margin
+
+
+def _all_settled(blocks: Sequence[Block], arms: Sequence[Arm], alpha: float, margin: float) -> bool:
+    others = [arm for arm in arms if arm.name != BASELINE.name]
+    return all(_settled(arm_speedup(blocks, arm.name, alpha, len(others)), margin) for arm in others)
 
 
 def run_blocks(
@@ -148,10 +172,17 @@ def run_blocks(
 
     Args:
         arms: the baseline and the others; within a block their order is random.
-        budget_s: seconds of measuring in all; at least one whole round of up to three blocks is run regardless.
+        budget_s: seconds of measuring in all, passed by one block at most; three blocks are run regardless.
         margin: an arm whose interval lies within 1 -+ margin is settled as a tie.
+
+    Raises:
+        ConfigError: two arms have the same name.
+        TraceError: the log is damaged.
+        InputError: the log cannot be written.
+        EngineError: the engine failed.
     """
-    done = [Block.from_mapping(row) for row in log.read()]
+    require_distinct(arms)
+    done = _read(log)
     finished = {(b.round, b.prompt) for b in done}
     spent = sum(b.seconds for b in done)
     watch.advance(spent)
@@ -160,11 +191,13 @@ def run_blocks(
             continue
         if spent >= budget_s and len(done) >= min(3, len(requests)):
             break
-        if r > 0 and number == 0 and _settled(done, arms, alpha, margin):
+        if r > 0 and number == 0 and _all_settled(done, arms, alpha, margin):
+            break
+        active = _still_open(done, arms, alpha)
+        if len(active) == 1 < len(arms):
             break
         begin = clock()
-        active = _still_open(done, arms, alpha)
-        order = np.random.default_rng([seed, r, number]).permutation(len(active))
+        order = np.random.default_rng([1, seed, r, number]).permutation(len(active))
         runs = tuple(Run.of(active[i].name, engine.generate([request], active[i].policy)[0]) for i in order)
         block = Block(request.id, r, clock() - begin, runs)
         log.append(asdict(block))

@@ -9,7 +9,7 @@ import draftgate
 from draftgate.cost.steps import StepCost
 from draftgate.errors import ConfigError
 from draftgate.experiment.plan import Oracle
-from draftgate.experiment.rundir import read_json
+from draftgate.experiment.rundir import read_cost
 from draftgate.policy.policy import Policy
 from draftgate.replay.predict import EXPECTED_ERROR, Prediction
 from draftgate.trace.store import TraceStore
@@ -19,11 +19,10 @@ __all__ = ["replay"]
 
 def _find_cost(trace: Path, cost: Path | None) -> StepCost | None:
     """The given file, or the one of the run directory that the trace lies in; None when there is none."""
-    path = cost or trace.parent.parent / "cost.json"
-    data = read_json(path)
-    if data is None and cost is not None:
+    held = read_cost(cost or trace.resolve().parent.parent / "cost.json")
+    if held is None and cost is not None:
         raise ConfigError(f"{cost}: no such file; pass the cost.json that 'draftgate tune' wrote")
-    return None if data is None else StepCost.from_mapping(data)
+    return held
 
 
 def _figures(policy: Policy, p: Prediction) -> dict[str, Any]:

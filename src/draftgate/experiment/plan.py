@@ -1,14 +1,15 @@
 """Which arms to prove live, from what a recording predicts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from draftgate.cost.steps import StepCost
-from draftgate.experiment.arms import BASELINE, Arm
+from draftgate.errors import ConfigError
+from draftgate.experiment.arms import BASELINE, Arm, require_distinct
 from draftgate.experiment.record import max_tokens_of
 from draftgate.experiment.watch import Watch
-from draftgate.policy.length import Cut, Fixed, Goodput
+from draftgate.policy.length import Cut, Fixed, Goodput, Length
 from draftgate.policy.policy import Policy
 from draftgate.policy.presets import source_presets
 from draftgate.replay.accept import Replayable
@@ -27,7 +28,7 @@ LOSSY_NATS = 0.05
 """Most log-probability per token that the lossy candidate may give up against the target's first choice."""
 
 # llama.cpp's own defaults: ngram-simple looks for 12 tokens and copies 48, a draft model drafts 3.
-_ENGINE_DEFAULTS = {True: Cut(48, 12.0), False: Fixed(3)}
+_ENGINE_DEFAULTS: Mapping[bool, Length] = {True: Cut(48, 12.0), False: Fixed(3)}
 _SEARCHED = 4000
 
 
@@ -38,6 +39,19 @@ class Plan:
     arms: list[Arm]
     pareto: list[dict[str, Any]]
     searched: int
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"arms": [arm.to_mapping() for arm in self.arms], "pareto": self.pareto, "searched": self.searched}
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any]) -> "Plan":
+        """What `to_mapping` wrote.
+
+        Raises:
+            KeyError, TypeError, ConfigError: it was not written by this version.
+        """
+        return cls([Arm.from_mapping(row) for row in data["arms"]], data["pareto"], data["searched"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +91,13 @@ class Oracle:
         return policy.length.most <= self.recorded_k or (policy.lossless and self.trajectories is not None)
 
     def goodput(self, most: int) -> Goodput:
-        """The goodput draft length fitted to this recording."""
+        """The goodput draft length fitted to this recording.
+
+        Raises:
+            ConfigError: there is no cost model.
+        """
+        if self.cost is None:
+            raise ConfigError("a goodput draft length needs measured step costs; pass the cost.json of a run")
         if self.trajectories is not None:
             return fit_goodput(self.trajectories, self.cost, most)
         return fit_goodput_trace(self.replayable, self.cost, min(most, self.recorded_k))
@@ -91,16 +111,10 @@ def make_plan(oracle: Oracle, workload: str, greedy: bool, most: int, seed: int,
     """Search offline, and choose what to prove live.
 
     The arms are none, the engine's default, the best fixed draft length and the best hand-set cut, the goodput length,
-    the source article's presets for this workload, and the fastest policy that gives up little (lossy).
+    the source article's presets for this workload, and the fastest policy that gives up little (lossy). A policy that
+    comes up twice is one arm.
     """
-    session = Session(_space(oracle, greedy), seed)
-    watch.phase(f"{workload}: search", _SEARCHED)
-    while len(session) < _SEARCHED:
-        asked = session.ask(200)
-        if not asked:
-            break
-        session.tell((policy, oracle(policy)) for policy in asked)
-        watch.advance(len(asked), f"{len(session)} policies")
+    session = _search(oracle, workload, greedy, seed, watch)
     rule = "exact" if greedy else "lossless"
     length = oracle.goodput(most)
     lossless = [(policy, p) for policy, p in session.told if policy.lossless]
@@ -109,19 +123,37 @@ def make_plan(oracle: Oracle, workload: str, greedy: bool, most: int, seed: int,
         for k in range(oracle.recorded_k + 1, most + 1)
         if oracle.can(policy := Policy(f"{rule}-k{k}", rule, length=Fixed(k)))
     ]
-    fixed = _fastest(lossless, Fixed)
-    cut = _fastest(lossless, Cut)
+    best = (_fastest(lossless, Fixed), _fastest(lossless, Cut))
     default = Policy("engine-default", rule, length=_ENGINE_DEFAULTS[oracle.trajectories is not None])
     candidates = [Arm(default, "engine default"), Arm(Policy("goodput", rule, length=length), "lossless")]
-    candidates += [Arm(policy, "lossless") for policy in (fixed, cut) if policy is not None]
+    candidates += [Arm(policy, "lossless") for policy in best if policy is not None]
     candidates += [Arm(policy, "source preset") for policy in source_presets(workload)]
     candidates += _lossy(session, oracle, length)
-    arms = [BASELINE] + [
-        Arm(a.policy, a.origin, oracle(a.policy, 1000).to_mapping() if oracle.can(a.policy) else None)
-        for a in candidates
-    ]
-    pareto = [_point(policy, p) for policy, p in session.front()]
-    return Plan(arms, pareto, len(session))
+    arms = [BASELINE, *(_predicted(arm, oracle) for arm in _without_repeats(candidates))]
+    require_distinct(arms)
+    return Plan(arms, [_point(policy, p) for policy, p in session.front()], len(session))
+
+
+def _search(oracle: Oracle, workload: str, greedy: bool, seed: int, watch: Watch) -> Session:
+    session = Session(_space(oracle, greedy), seed)
+    watch.phase(f"{workload}: search", _SEARCHED)
+    while len(session) < _SEARCHED and (asked := session.ask(200)):
+        session.tell((policy, oracle(policy)) for policy in asked)
+        watch.advance(len(asked), f"{len(session)} policies")
+    return session
+
+
+def _without_repeats(arms: Sequence[Arm]) -> list[Arm]:
+    """The first of all arms that do the same under other names."""
+    kept: list[Arm] = []
+    for arm in arms:
+        if not any(replace(arm.policy, name=other.name) == other.policy for other in kept):
+            kept.append(arm)
+    return kept
+
+
+def _predicted(arm: Arm, oracle: Oracle) -> Arm:
+    return replace(arm, prediction=oracle(arm.policy, 1000).to_mapping()) if oracle.can(arm.policy) else arm
 
 
 def _space(oracle: Oracle, greedy: bool) -> Space:

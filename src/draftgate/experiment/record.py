@@ -13,7 +13,7 @@ from draftgate.policy.policy import Policy
 from draftgate.trace.records import RequestRecord, StepRecord
 from draftgate.trace.store import TraceStore
 
-__all__ = ["recording_policy", "record"]
+__all__ = ["max_tokens_of", "record", "recording_policy"]
 
 
 def recording_policy(k: int, greedy: bool) -> Policy:

@@ -14,14 +14,16 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from draftgate.cost.steps import StepCost
 from draftgate.errors import ConfigError, InputError, TraceError
 from draftgate.files import write_atomic
 
-__all__ = ["BlockLog", "RunDirectory", "read_json", "write_json"]
+__all__ = ["BlockLog", "RunDirectory", "read_cost", "read_json", "recorded_threads", "write_json"]
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -33,62 +35,117 @@ def write_json(path: Path, data: Any) -> None:
     write_atomic(path, (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """Read JSON, None when the file does not exist.
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object, None when the file does not exist.
 
     Raises:
         TraceError: it is damaged.
     """
     try:
-        return json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
+        data = json.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise TraceError(f"{path}: cannot be read: {error}; remove it to measure again") from error
+        raise TraceError(f"{path}: cannot be read: {error}; restore it, or start again in another --out") from error
+    if not isinstance(data, dict):
+        raise TraceError(f"{path}: holds no JSON object; restore it, or start again in another --out")
+    return data
+
+
+def read_cost(path: Path) -> StepCost | None:
+    """Read measured step costs, None when the file does not exist.
+
+    Raises:
+        TraceError: it is damaged.
+    """
+    data = read_json(path)
+    try:
+        return None if data is None else StepCost.from_mapping(data)
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from error
+
+
+def recorded_threads(path: Path) -> int | None:
+    """CPU threads of the run in a folder: a thread count that was chosen by timing is kept when the run is resumed."""
+    setup = (read_json(path / "run.json") or {}).get("setup") or {}
+    threads: int | None = setup.get("threads")
+    return threads
 
 
 class RunDirectory:
     """One run's folder."""
 
-    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        """Open a folder, new or of a run with the same settings.
-
-        Raises:
-            ConfigError: a run with other settings is there; the message names the first that differs.
-            InputError: the place cannot be written.
-        """
+    def __init__(self, path: Path) -> None:
+        """Name a folder; nothing is read or written yet."""
         self.path = path
-        before = read_json(path / "run.json")
-        self.resumed = before is not None
-        if before is None:
-            write_json(path / "run.json", dict(settings))
-            return
-        for key in sorted(settings.keys() | before.keys()):
-            if before.get(key) != settings.get(key):
-                raise ConfigError(
-                    f"{path}: holds a run with {key} = {before.get(key)!r}, not {settings.get(key)!r}; "
-                    "give the same settings to resume it, or another --out"
-                )
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the run, so that two processes do not write it together.
+    def opened(self, settings: Mapping[str, Any]) -> Iterator[bool]:
+        """Hold the folder, new or of a run with the same settings, so that two processes do not write it together.
+
+        Yields:
+            Whether a run was there and is resumed.
 
         Raises:
-            InputError: another process holds it.
+            ConfigError: a run with other settings is there (the message names the first that differs), or other files.
+            InputError: the place cannot be written, or another process holds it.
         """
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise InputError(
-                    f"{self.path}: another draftgate process is using this run; wait, or give another --out"
-                ) from error
-            yield
+        with _lock(self.path / ".lock"):
+            yield self._same(
+                json.loads(json.dumps(settings))
+            )  # as it will be read back: no tuples, no whole-number keys
+
+    def _same(self, settings: Mapping[str, Any]) -> bool:
+        before = read_json(self.path / "run.json")
+        if before is None:
+            if strange := sorted(p.name for p in self.path.iterdir() if not p.name.startswith(".")):
+                raise ConfigError(f"{self.path}: holds '{strange[0]}' but no run.json; give a new or empty --out")
+            write_json(self.path / "run.json", settings)
+            return False
+        if difference := next(_differences(before, settings), None):
+            key, then, now = difference
+            raise ConfigError(
+                f"{self.path}: holds a run with {key} = {then!r}, not {now!r}; "
+                "give the same settings to resume it, or another --out"
+            )
+        return True
 
     def of(self, workload: str) -> Path:
-        """Folder of one workload."""
-        return self.path / workload
+        """Folder of one workload; whatever its name, it is inside the run and none of the run's own files.
+
+        >>> RunDirectory(Path("run")).of("../run.json").as_posix()
+        'run/%2E%2E%2Frun%2Ejson'
+        """
+        return self.path / quote(workload, safe="").replace(".", "%2E")
+
+
+def _differences(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(dotted key, value before, value now) of every leaf that differs."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in sorted(before.keys() | now.keys()):
+            yield from _differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
+    elif before != now:
+        yield key, before, now
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold a lock file; the system lets go of it when the process ends, however it ends."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise InputError(f"{path.parent}: cannot be written: {error.strerror or error}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"{path.parent}: another draftgate process is using this run; wait, or give another --out"
+            ) from error
+        except OSError as error:
+            raise InputError(f"{path}: cannot be locked: {error.strerror or error}; use a local disk") from error
+        yield
 
 
 class BlockLog:
@@ -101,35 +158,52 @@ class BlockLog:
         """All whole blocks; a torn last line is cut off the file.
 
         Raises:
-            TraceError: a line before the last is damaged.
+            TraceError: a whole line is damaged.
+            InputError: the file cannot be read or cut.
         """
         try:
             data = self.path.read_bytes()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                os.truncate(self.path, whole)
         except FileNotFoundError:
             return []
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            os.truncate(self.path, whole)
-        blocks = []
-        for number, line in enumerate(data[:whole].splitlines(), 1):
-            try:
-                blocks.append(json.loads(line))
-            except ValueError as error:
-                raise TraceError(f"{self.path}:{number}: damaged: {error}; remove the file to measure again") from error
-        return blocks
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+        return [self._block(number, line) for number, line in enumerate(data[:whole].splitlines(), 1)]
+
+    def _block(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            block = json.loads(line)
+            if not isinstance(block, dict):
+                raise ValueError("not a JSON object")
+        except ValueError as error:
+            raise TraceError(f"{self.path}:{number}: damaged: {error}; remove the file to measure again") from error
+        return block
 
     def append(self, block: Mapping[str, Any]) -> None:
         """Add one block and wait until it is on disk.
 
         Raises:
-            InputError: the place cannot be written, for instance because the disk is full.
+            InputError: the place cannot be written, for instance because the disk is full; the log is as before.
         """
         line = json.dumps(block, allow_nan=False).encode() + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
+            with self.path.open("ab", buffering=0) as file:
+                before = file.tell()
+                try:
+                    _write_all(file.fileno(), line)
+                    os.fsync(file.fileno())
+                except OSError:
+                    with suppress(OSError):  # the next reader cuts a torn line off as well
+                        file.truncate(before)
+                    raise
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be written: {error.strerror}") from error
+            raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+
+
+def _write_all(file: int, data: bytes) -> None:
+    """Write all of it: a nearly full disk takes a part and says so only at the next try."""
+    while data:
+        data = data[os.write(file, data) :]

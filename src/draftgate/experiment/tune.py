@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ import draftgate
 from draftgate.cost.model import all_accepted_speedup, break_even
 from draftgate.cost.steps import StepCost
 from draftgate.engines.base import Engine, Request, Sampling
-from draftgate.errors import ConfigError
+from draftgate.errors import ConfigError, TraceError
 from draftgate.experiment.arms import BASELINE, Arm
 from draftgate.experiment.compare import arm_figures, decide, text_differences
 from draftgate.experiment.live import Block, run_blocks
-from draftgate.experiment.plan import Oracle, make_plan
+from draftgate.experiment.plan import Oracle, Plan, make_plan
 from draftgate.experiment.record import record
-from draftgate.experiment.rundir import BlockLog, RunDirectory, read_json, write_json
+from draftgate.experiment.rundir import BlockLog, RunDirectory, read_cost, read_json, write_json
 from draftgate.experiment.watch import Watch
 from draftgate.policy.file import save
 from draftgate.replay.summary import summarise
@@ -54,7 +54,14 @@ class Settings:
     sampling: Sampling = field(default_factory=Sampling)
 
 
-def tune(engine: Engine, workloads: Sequence[Workload], settings: Settings, out: Path, watch: Watch) -> dict[str, Any]:
+def tune(
+    engine: Engine,
+    workloads: Sequence[Workload],
+    settings: Settings,
+    out: Path,
+    watch: Watch,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Any]:
     """Tune every workload; everything measured is on disk as soon as it is measured, and a killed run resumes.
 
     Returns:
@@ -70,13 +77,13 @@ def tune(engine: Engine, workloads: Sequence[Workload], settings: Settings, out:
         "workloads": {w.name: digest(w) for w in workloads},
         "setup": asdict(engine.setup),
     }
-    run = RunDirectory(out, described)
-    with run.locked():
-        if run.resumed:
+    run = RunDirectory(out)
+    with run.opened(described) as resumed:
+        if resumed:
             watch.say(f"resuming {out}")
-        cost = _cost(engine, run, settings, watch)
+        cost = _cost(engine, out / "cost.json", settings, watch)
         results = [
-            _tune_one(engine, w, settings, run, cost, settings.budget_s / len(workloads), watch) for w in workloads
+            _tune_one(engine, w, settings, run.of(w.name), cost, len(workloads), watch, clock) for w in workloads
         ]
         result = {
             "schema": 1,
@@ -108,14 +115,14 @@ def _check(engine: Engine, workloads: Sequence[Workload], settings: Settings) ->
             raise ConfigError(f"workload '{w.name}': needs at least 6 prompts but has {len(w.prompts)}")
 
 
-def _cost(engine: Engine, run: RunDirectory, settings: Settings, watch: Watch) -> StepCost:
-    held = read_json(run.path / "cost.json")
+def _cost(engine: Engine, path: Path, settings: Settings, watch: Watch) -> StepCost:
+    held = read_cost(path)
     if held is None:
         watch.phase("step cost", None)
         seconds = min(10.0, settings.budget_s / 10)
-        held = engine.measure_cost(_COST_BATCHES, settings.most + 1, seconds).to_mapping()
-        write_json(run.path / "cost.json", held)
-    return StepCost.from_mapping(held)
+        held = engine.measure_cost(_COST_BATCHES, settings.most + 1, seconds)
+        write_json(path, held.to_mapping())
+    return held
 
 
 def _maxima(cost: StepCost, most: int) -> list[dict[str, Any]]:
@@ -143,38 +150,48 @@ def _tune_one(
     engine: Engine,
     workload: Workload,
     settings: Settings,
-    run: RunDirectory,
+    folder: Path,
     cost: StepCost,
     budget_s: float,
     watch: Watch,
+    clock: Callable[[], float],
 ) -> dict[str, Any]:
-    folder = run.of(workload.name)
     requests = [engine.encode(p, workload.name, settings.max_tokens, settings.sampling) for p in workload.prompts]
     calibration, held_out = _split(requests, settings.seed)
     store = TraceStore.create(folder / "trace", engine.setup)
     watch.phase(f"{workload.name}: record", len(calibration))
-    begin = time.perf_counter()
-    record(engine, calibration, settings.record_k, store, watch)
-    spent = time.perf_counter() - begin
+    recorded = record(engine, calibration, settings.record_k, store, watch)
     oracle = Oracle.of(store, cost, engine.setup.draft == "lookup", settings.most, engine.end_tokens)
-    planned = read_json(folder / "arms.json")
-    if planned is None:
-        plan = make_plan(oracle, workload.name, settings.sampling.greedy, settings.most, settings.seed, watch)
-        planned = {"arms": [a.to_mapping() for a in plan.arms], "pareto": plan.pareto, "searched": plan.searched}
-        write_json(folder / "arms.json", planned)
-    arms = [Arm.from_mapping(row) for row in planned["arms"]]
-    for arm in arms:
-        save(arm.policy, folder / "policies" / f"{arm.name}.yaml")
-    live_s = max(1.0, budget_s - spent)
+    plan = _plan(oracle, workload.name, settings, folder, watch)
+    # Seconds as recorded, and not as they pass here: a resumed run has as long to prove as an unbroken one.
+    live_s = max(1.0, budget_s - sum(r.prefill_s + r.decode_s for r in recorded))
     watch.phase(f"{workload.name}: prove", live_s)
     log = BlockLog(folder / "live.jsonl")
-    blocks = run_blocks(engine, held_out, arms, log, live_s, settings.seed, watch, settings.alpha)
-    differences = text_differences(engine, held_out, arms, blocks, settings.most) if settings.sampling.greedy else []
-    return _result(workload, arms, blocks, settings, folder, differences) | {
+    blocks = run_blocks(engine, held_out, plan.arms, log, live_s, settings.seed, watch, settings.alpha, clock=clock)
+    greedy = settings.sampling.greedy
+    differences = text_differences(engine, held_out, plan.arms, blocks, settings.most) if greedy else []
+    return _result(workload, plan.arms, blocks, settings, folder, differences) | {
         "trace": summarise(oracle.replayable),
-        "pareto": planned["pareto"],
-        "searched": planned["searched"],
+        "pareto": plan.pareto,
+        "searched": plan.searched,
     }
+
+
+def _plan(oracle: Oracle, workload: str, settings: Settings, folder: Path, watch: Watch) -> Plan:
+    """The plan that is on disk, or a new one; its arms are also written as policy files."""
+    path = folder / "arms.json"
+    held = read_json(path)
+    if held is None:
+        plan = make_plan(oracle, workload, settings.sampling.greedy, settings.most, settings.seed, watch)
+        write_json(path, plan.to_mapping())
+    else:
+        try:
+            plan = Plan.from_mapping(held)
+        except (KeyError, TypeError, ConfigError) as error:
+            raise TraceError(f"{path}: {error}; remove the folder {folder} to measure again") from error
+    for arm in plan.arms:
+        save(arm.policy, folder / "policies" / f"{arm.name}.yaml")
+    return plan
 
 
 def _result(

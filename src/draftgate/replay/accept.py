@@ -23,12 +23,14 @@ class Replayable:
         scores: arrays [K, S].
         exact: outcome of the lossless test at each position with the recorded uniform numbers [K, S].
         languages: the languages in the trace, each once, for language offsets.
+        requests: requests that took steps.
     """
 
     columns: Columns
     scores: Scores
     exact: NDArray[np.bool_]
     languages: tuple[str | None, ...]
+    requests: int
 
     @classmethod
     def of(cls, columns: Columns) -> "Replayable":
@@ -46,7 +48,8 @@ class Replayable:
             entropy=columns.entropy,
         )
         exact = columns.uniform < RULES["lossless"].accept(scores, np.zeros(1, np.float32), {})
-        return cls(columns, scores, exact, tuple(sorted(set(columns.languages), key=str)))
+        languages = tuple(sorted(set(columns.languages), key=str))
+        return cls(columns, scores, exact, languages, len(np.unique(columns.request)))
 
     def kept(self, policy: Policy) -> NDArray[np.bool_]:
         """Outcome of a policy's rule at each position [K, S], whatever happened before it in the draft.

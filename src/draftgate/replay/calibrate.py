@@ -94,7 +94,7 @@ def _priced(calibration: Calibration, cost: StepCost, most: int, rate_of: Callab
     best, length = never, replace(never, calibration=calibration)
     for _ in range(_ROUNDS):
         attained = rate_of(length)
-        if attained > rate:
+        if attained >= rate:
             best, rate = length, attained
         if rate / length.rate_tok_s[1] - 1 < 1e-3:
             break

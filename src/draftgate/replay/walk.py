@@ -87,14 +87,16 @@ class _Tally:
 
     def add(self, to: Ints, steps: Mask) -> None:
         """Count `steps` [S] in an array [R]."""
-        if len(self._starts):
+        if len(to) == 1:
+            to += np.count_nonzero(steps)
+        elif len(self._starts):
             counts = np.add.reduceat(steps, self._starts, dtype=np.int64)
             np.add.at(to, self._request[self._starts], counts)
 
-    def add_at(self, to: Ints, steps: Mask, column: Ints) -> None:
+    def add_at(self, to: Ints, steps: Mask, column: NDArray[np.int16]) -> None:
         """Count `steps` [S] in an array [R, m], each in its own column."""
         at = np.flatnonzero(steps)
-        cell = self._request[at].astype(np.int64) * to.shape[1] + column[at]
+        cell = column[at] if len(to) == 1 else self._request[at] * np.int64(to.shape[1]) + column[at]
         to += np.bincount(cell, minlength=to.size).reshape(to.shape)
 
     def add_lossy(self, steps: Mask, margin: NDArray[np.float32]) -> None:
@@ -176,12 +178,12 @@ def walk_varied(
     tally = _Tally(request, n_requests, k)
     lossy = kept is not exact
     alive = np.ones(len(drafted_n), bool)
-    at, end = np.zeros((2, len(drafted_n)), np.int64)
+    at, end = np.zeros((2, len(drafted_n)), np.int16)
     for j in range(len(kept) + 1):
         known = drafted_n > j
         alive &= known | (j == 0)  # a first piece always counts; a later one only where the recorded draft goes on
         starts = alive & (at == 0)
-        end = np.where(starts, length[j], end)
+        np.copyto(end, length[j], where=starts, casting="same_kind")
         is_open = starts & (end < k) & (end == drafted_n - j) & (j > 0)
         tally.add_at(tally.open_end, is_open, end)
         tally.add_at(tally.drafted, starts & ~is_open, end)
@@ -193,6 +195,6 @@ def walk_varied(
         tally.add_at(tally.passed, passes, at)
         if lossy:
             tally.add_lossy(passes & ~exact[j], margin[j])
-        at = np.where(passes, at + 1, 0)
+        at = (at + 1) * passes
         alive = passes | (ends & known & exact[j])
     return tally.pieces()

@@ -1,0 +1,1 @@
+"""Offline search over policies."""

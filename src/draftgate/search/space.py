@@ -10,7 +10,7 @@ from draftgate.policy.length import Cut, Fixed, Length
 from draftgate.policy.policy import Policy
 from draftgate.policy.rules import RULES
 
-__all__ = ["TAUS", "Space"]
+__all__ = ["TAUS", "Space", "describe", "label"]
 
 TAUS = (0.01, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.65, 0.8)
 _ALPHAS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
@@ -46,8 +46,8 @@ class Space:
         """All rules at coarse settings and every draft length."""
         yield from self.lossless()
         for length, (rule, tau, params) in product(self.lengths(), self._settings()):
-            knobs = "-".join(f"{value:g}" for value in (tau, *params.values()) if value is not None)
-            yield Policy(f"{rule}-{knobs}-{label(length)}", rule, tau, params, length=length)
+            policy = Policy("", rule, tau, params, length=length)
+            yield replace(policy, name=describe(policy))
 
     def _settings(self) -> Iterator[tuple[str, float | None, dict[str, float]]]:
         for rule, tau in product(("threshold", "threshold-or-lossless"), TAUS):

@@ -109,7 +109,7 @@ class TraceStore:
             raise TraceError(
                 f"{self.path}: is no trace: it has no setup.json; pass a folder that 'tune' recorded"
             ) from error
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, TraceError) as error:
             raise TraceError(f"{self.path}/setup.json: cannot be read: {error}") from error
 
     def _segments(self) -> list[int]:
@@ -142,7 +142,7 @@ class TraceStore:
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 table = file.read()
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names in the footer that are not UTF-8
             raise TraceError(
                 f"{path}: cannot be read: {error}; restore it, or delete this pair of segments and record again"
             ) from error
