@@ -153,9 +153,10 @@ def test_the_interval_narrows_with_requests(random_columns):
 
 
 def test_requests_left_out_do_not_count(real):
-    some = np.arange(19) < 5
+    some = np.arange(19) >= 14
     p = predict(Replayable.of(real.columns.of(some)), exact(7), COST, resamples=200)
     assert p.requests == p.speedup_interval.n == 5
+    assert p.speedup_interval.low < p.speedup < p.speedup_interval.high
     alone = predict(Replayable.of(real.columns.of(np.arange(19) == 2)), exact(7), COST)
     assert alone.requests == 1
     assert alone.speedup_interval is None
@@ -177,12 +178,23 @@ def test_coverage_is_the_share_of_steps_that_draft(real):
     assert p.estimator == "renewal"
 
 
-def test_evidence_chooses_the_length_of_every_piece(real):
+@pytest.mark.parametrize(("k", "least"), [(7, 0.9), (3, 0.6), (5, 0.99)])
+def test_evidence_chooses_the_length_of_every_piece(real, k, least):
     columns = real.columns
-    found = pieces(Replayable.of(columns), Policy("cut", length=Cut(7, 0.9)))
-    first = [int(np.logical_and.accumulate(columns.evidence[:, s] >= 0.9).sum()) for s in range(columns.shape[1])]
-    assert found.drafted.sum() + found.open_end.sum() > len(first)  # later pieces are there too
-    assert (found.drafted.sum(axis=0) >= np.bincount(first, minlength=8)).all()
+    drafted, open_end = np.zeros((2, k + 1), int)
+    likely = (columns.evidence >= least).T
+    for right, strong in zip(columns.rank.T == 0, likely, strict=True):
+        start = 0
+        while start < 7:
+            wanted = int(np.logical_and.accumulate(strong[start : start + k]).sum())
+            counted = open_end if start and wanted == 7 - start < k else drafted
+            counted[wanted] += 1
+            if not right[start : start + wanted + 1].all():
+                break
+            start += wanted + 1
+    found = pieces(Replayable.of(columns), Policy("cut", length=Cut(k, least)))
+    assert found.drafted.sum(axis=0).tolist() == drafted.tolist()
+    assert found.open_end.sum(axis=0).tolist() == open_end.tolist()
 
 
 def test_a_goodput_length_that_trusts_everything_is_the_longest_draft(real):

@@ -67,6 +67,7 @@ def test_ragged_drafts_with_gaps():
     )
     assert columns.shape == (3, 3)
     assert columns.n_requests == 3
+    assert len(step(9, 0, [-3, -np.inf, -5]).drafted) == 3
     assert columns.request.tolist() == [0, 0, 2]
     assert columns.logp.tolist() == [[-1, 0, -3], [-2, 0, -np.inf], [0, 0, -5]]
     assert columns.valid.tolist() == [[True, False, True], [True, False, True], [False, False, True]]

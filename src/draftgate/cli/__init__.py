@@ -3,13 +3,14 @@
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 
 import click
 
 import draftgate
-from draftgate.errors import DraftgateError
+from draftgate.errors import DraftgateError, nearest
 
-__all__ = ["main"]
+__all__ = ["cli", "main"]
 
 _VERBS = {
     "tune": "Measure, search offline, prove live, and recommend, for each workload.",
@@ -26,9 +27,9 @@ class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         if cmd_name not in _VERBS:
-            return None
+            raise click.UsageError(f"no such command '{cmd_name}'; {nearest(cmd_name, _VERBS)}", ctx)
         command: click.Command = importlib.import_module(f"draftgate.cli.{cmd_name}").command
         return command
 
@@ -51,19 +52,33 @@ def cli() -> None:
     """
 
 
-def main() -> None:
-    """Run the command line; every expected error is one line on stderr and an exit code."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; every expected error is one line on stderr and an exit code.
+
+    Args:
+        arguments: words after the program's name; None reads the command line.
+    """
     try:
-        code = cli(standalone_mode=False)
+        code = cli(arguments, prog_name="draftgate", standalone_mode=False)
     except DraftgateError as error:
         if os.environ.get("DRAFTGATE_DEBUG"):
             raise
-        click.echo(f"draftgate: {error}", err=True)
+        code = _fail(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
         code = error.exit_code
     except click.ClickException as error:
-        error.show()
-        code = error.exit_code
+        context = getattr(error, "ctx", None)
+        hint = f" (see: {context.command_path} --help)" if context else ""
+        code = _fail(error.format_message() + hint, error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("draftgate: interrupted", err=True)
-        code = 130
+        code = _fail("interrupted", 130)
+    except BrokenPipeError:  # the reader of our output went away, as in: draftgate models list | head -1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
     sys.exit(code)
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"draftgate: {' '.join(message.splitlines())}", err=True)
+    return code

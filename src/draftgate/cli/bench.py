@@ -4,7 +4,8 @@ from typing import Any
 
 import click
 
-from draftgate.cli.options import Duration, engine_options, open_engine, sampling_options
+from draftgate.cli import options
+from draftgate.cli.options import duration, engine_options, sampling_options
 
 
 @click.command()
@@ -20,38 +21,51 @@ from draftgate.cli.options import Duration, engine_options, open_engine, samplin
 )
 @engine_options
 @sampling_options
-@click.option("--budget", default="2m", show_default=True, type=Duration(), help="Time to run.")
+@click.option("--budget", default="2m", show_default=True, type=duration, metavar="TIME", help="Time to run.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Run directory to keep the measurements in; resumed if unfinished."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def command(workload: str, arms: tuple[str, ...], as_json: bool, **options: Any) -> int:
+def command(
+    workload: str,
+    arms: tuple[str, ...],
+    target: str,
+    draft: str,
+    context: int,
+    threads: int | None,
+    budget: float,
+    out: Path | None,
+    as_json: bool,
+    max_tokens: int,
+    **sampled: Any,
+) -> int:
     """Run arms interleaved on the same prompts and compare each with no speculation.
 
     \b
     draftgate bench -w code-edit -a exact -a code -a syntax-aware
     draftgate bench -w mine.jsonl -a runs/tune-1/mine/policies/goodput.yaml --json
     """
-    from draftgate.cli.screen import Screen, arm_table
+    from draftgate.cli.screen import Screen, arm_table, result_console
     from draftgate.engines.base import Sampling
     from draftgate.experiment.bench import bench
+    from draftgate.experiment.rundir import recorded_threads
     from draftgate.policy.file import resolve
     from draftgate.workload.packs import load
 
-    policies = [resolve(name) for name in arms]
-    loaded = load(workload)
-    o = options
-    sampling = Sampling(o["temperature"], o["top_k"], o["top_p"], o["min_p"], o["seed"])
-    engine = open_engine(o["target"], o["draft"], o["context"], o["threads"])
+    policies, loaded, sampling = [resolve(name) for name in arms], load(workload), Sampling(**sampled)
+    engine = options.open_engine(target, draft, context, threads or (recorded_threads(out) if out else None))
     try:
         with Screen() as screen:
-            result = bench(engine, loaded, policies, sampling, o["max_tokens"], o["budget"], o["out"], screen)
+            result = bench(engine, loaded, policies, sampling, max_tokens, budget, out, screen)
+    except KeyboardInterrupt:
+        kept = f"to go on, give the same command with --out {out}" if out else "nothing is kept without --out"
+        click.echo(f"draftgate: interrupted; {kept}", err=True)
+        return 130
     finally:
         engine.close()
     if as_json:
-        click.echo(json.dumps(result, indent=1))
+        click.echo(json.dumps(result, indent=1, allow_nan=False))
     else:
-        from rich.console import Console
-
-        Console().print(arm_table(f"{loaded.name}", result["arms"]))
-    return 0
+        result_console().print(arm_table(loaded.name, result["arms"]))
+    compared = [arm for arm in result["arms"] if arm["arm"] != "none"]
+    return 3 if compared and all(arm["speedup"]["low"] is None for arm in compared) else 0

@@ -17,18 +17,19 @@ def command() -> None:
 @command.command("list")
 def list_models() -> None:
     """Models that draftgate can fetch, and where they are."""
-    from rich.console import Console
     from rich.table import Table
 
+    from draftgate.cli.screen import result_console
     from draftgate.engines.llamacpp.models import listing
 
-    table = Table()
-    for name in ("name", "role", "size", "here", "licence", "about"):
-        table.add_column(name, overflow="fold")
+    table = Table(box=None, pad_edge=False)
+    for name in ("name", "role", "size", "here", "licence"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("about", overflow="fold")
     for s in listing():
         m = s.model
         table.add_row(m.name, m.role, f"{m.size_bytes / 1e6:.0f} MB", "yes" if s.present else "no", m.licence, m.note)
-    Console().print(table)
+    result_console().print(table)
 
 
 @command.command()
@@ -36,7 +37,7 @@ def list_models() -> None:
 def pull(names: tuple[str, ...]) -> None:
     """Fetch models, or make them from others; what is already here is only checked."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
     from draftgate.engines.llamacpp.models import pull as fetch
 
@@ -44,8 +45,11 @@ def pull(names: tuple[str, ...]) -> None:
     with Progress(*columns, console=Console(stderr=True)) as bars:
         for name in names:
             task = bars.add_task(name, total=None)
-            path = fetch(name, lambda done, total, task=task: bars.update(task, completed=done, total=total))
-            click.echo(path)
+
+            def show(done: int, total: int | None, task: TaskID = task) -> None:
+                bars.update(task, completed=done, total=total)
+
+            click.echo(fetch(name, show))
 
 
 @command.command()

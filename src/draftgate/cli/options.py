@@ -3,27 +3,31 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-__all__ = ["Duration", "engine_options", "open_engine", "sampling_options"]
+if TYPE_CHECKING:
+    from draftgate.engines.base import Engine
+
+__all__ = ["duration", "engine_options", "open_engine", "sampling_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Duration(click.ParamType):
-    """Seconds from "90s", "10m", "1.5h" or a plain number."""
+def duration(value: str) -> float:
+    """Seconds of a time that a user wrote.
 
-    name = "duration"
+    >>> duration("90s"), duration("1.5h"), duration("20")
+    (90.0, 5400.0, 20.0)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, (int, float)):
-            return float(value)
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", str(value).strip())
-        if not match or float(match[1]) <= 0:
-            self.fail(f"must be a time such as 90s, 10m or 1h but got {value!r}", param, ctx)
-        return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "": 1}[match[2]]
+    Raises:
+        click.BadParameter: it is not a time above 0.
+    """
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|h|)", value.strip(), re.ASCII)
+    if not match or float(match[1]) == 0:
+        raise click.BadParameter(f"must be a time such as 90s, 10m or 1h but got {value!r}")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "": 1}[match[2]]
 
 
 def engine_options(function: F) -> F:
@@ -82,8 +86,12 @@ def sampling_options(function: F) -> F:
     return function
 
 
-def open_engine(target: str, draft: str, context: int, threads: int | None) -> Any:
-    """The embedded engine on models given by name or path."""
+def open_engine(target: str, draft: str, context: int, threads: int | None) -> "Engine":
+    """The embedded engine on models given by name or path; nothing is downloaded here.
+
+    Raises:
+        ModelError: a model is not on this machine, damaged, or they do not fit each other.
+    """
     from draftgate.engines.llamacpp.engine import LOOKUP, LlamaCpp
     from draftgate.engines.llamacpp.models import resolve
 

@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -18,27 +17,21 @@ import click
 )
 @click.option("--cost", type=click.Path(path_type=Path), help="cost.json of a run; found by itself in a run directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print arm objects as one JSON object.")
-def command(trace: Path, policies: tuple[str, ...], cost: Path | None, as_json: bool) -> int:
+def command(trace: Path, policies: tuple[str, ...], cost: Path | None, as_json: bool) -> None:
     """Predict policies from a recorded trace, without an engine.
 
     \b
     draftgate replay runs/tune-1/code-edit/trace -p code -p loose
     draftgate replay runs/tune-1/code-edit/trace -p mine.yaml --json
     """
-    from draftgate.cli.screen import arm_table
+    from draftgate.cli.screen import arm_table, result_console
     from draftgate.experiment.offline import replay
     from draftgate.policy.file import resolve
 
-    result: dict[str, Any] = replay(trace, [resolve(name) for name in policies], cost)
+    result = replay(trace, [resolve(name) for name in policies], cost)
     if as_json:
-        click.echo(json.dumps(result, indent=1))
-        return 0
-    from rich.console import Console
-
-    console = Console()
-    console.print(arm_table(str(trace), result["arms"]))
+        click.echo(json.dumps(result, indent=1, allow_nan=False))
+        return
+    result_console().print(arm_table(str(trace), result["arms"]))
     for arm in result["arms"]:
-        console.print(
-            f"  {arm['arm']}: {arm['predicted']['estimator']}: {arm['predicted']['expected_error']}", highlight=False
-        )
-    return 0
+        click.echo(f"  {arm['arm']}: {arm['predicted']['estimator']}: {arm['predicted']['expected_error']}")

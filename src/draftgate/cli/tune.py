@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from draftgate.cli.options import Duration, engine_options, open_engine, sampling_options
+from draftgate.cli import options
+from draftgate.cli.options import duration, engine_options, sampling_options
 
 
 @click.command()
@@ -20,7 +21,12 @@ from draftgate.cli.options import Duration, engine_options, open_engine, samplin
 @engine_options
 @sampling_options
 @click.option(
-    "--budget", default="8m", show_default=True, type=Duration(), help="Time to record and run, over all workloads."
+    "--budget",
+    default="8m",
+    show_default=True,
+    type=duration,
+    metavar="TIME",
+    help="Time to record and run, over all workloads.",
 )
 @click.option("--allow-lossy", is_flag=True, help="Let a lossy arm be recommended. Its outputs are not checked.")
 @click.option(
@@ -35,16 +41,12 @@ def command(
     draft: str,
     context: int,
     threads: int | None,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    max_tokens: int,
-    seed: int,
     budget: float,
     allow_lossy: bool,
     out: Path | None,
     as_json: bool,
+    max_tokens: int,
+    **sampled: Any,
 ) -> int:
     """Measure no speculation, record one trace, search thousands of policies offline, prove the best live, recommend.
 
@@ -56,51 +58,46 @@ def command(
     """
     from draftgate.cli.screen import Screen
     from draftgate.engines.base import Sampling
-    from draftgate.experiment.rundir import read_json
+    from draftgate.experiment.rundir import recorded_threads
     from draftgate.experiment.tune import Settings, tune
     from draftgate.report.page import write_report
     from draftgate.workload.packs import load, pack_names
 
     out = out or Path("runs") / time.strftime("tune-%Y%m%d-%H%M%S")
     loaded = [load(name) for name in workloads or pack_names()]
-    sampling = Sampling(temperature, top_k, top_p, min_p, seed)
-    settings = Settings(seed=seed, budget_s=budget, max_tokens=max_tokens, allow_lossy=allow_lossy, sampling=sampling)
-    before = read_json(out / "run.json")
-    if before and threads is None:  # the thread count was chosen by timing; a resumed run keeps it
-        threads = before["setup"]["threads"]
-    engine = open_engine(target, draft, context, threads)
+    sampling = Sampling(**sampled)
+    settings = Settings(sampling.seed, budget, max_tokens=max_tokens, allow_lossy=allow_lossy, sampling=sampling)
+    engine = options.open_engine(target, draft, context, threads or recorded_threads(out))
     try:
         with Screen() as screen:
             screen.say(f"run directory {out}; resume with --out {out}")
             result = tune(engine, loaded, settings, out, screen)
             write_report(result, out / "report.html")
+    except KeyboardInterrupt:
+        click.echo(f"draftgate: interrupted; to go on, give the same command with --out {out}", err=True)
+        return 130
     finally:
         engine.close()
-    _show(result, out, as_json)
+    if as_json:
+        click.echo(json.dumps(result, indent=1, allow_nan=False))
+    else:
+        _show(result, out)
     return 3 if all(w["verdict"] == "inconclusive" for w in result["workloads"]) else 0
 
 
-def _show(result: dict[str, Any], out: Path, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(result, indent=1))
-        return
-    from rich.console import Console
+def _show(result: dict[str, Any], out: Path) -> None:
+    from draftgate.cli.screen import arm_table, result_console
 
-    from draftgate.cli.screen import arm_table
-
-    console = Console()
+    console = result_console()
     for w in result["workloads"]:
         verdict = f"use {w['recommended']}" if w["verdict"] == "faster" else w["verdict"]
-        console.print(arm_table(f"{w['name']}: {verdict}", w["arms"], w["recommended"]))
-        console.print(f"  why: {w['why']}", markup=False, highlight=False)
-        for line in filter(None, (w["presets"], _differences(w["differences"]))):
-            console.print(f"  {line}", markup=False, highlight=False)
-    console.print(
-        f"speedup: measured, decode time of the same prompts against no speculation, 95% anytime-valid over all arms of a "
-        f"workload; predicted: replayed from the recording.\nreport: {out / 'report.html'}",
-        markup=False,
-        highlight=False,
-    )
+        console.print(arm_table(f"{w['name']}: {verdict}", w["arms"], w["verdict"], w["recommended"]))
+        for line in filter(None, (f"why: {w['why']}", w["presets"], _differences(w["differences"]))):
+            click.echo(f"  {line}")
+        click.echo()
+    click.echo("speedup: measured, decode time of the same prompts against no speculation; interval: 95%, valid at any")
+    click.echo("number of looks, over all arms of a workload; replay: speedup predicted from the recording.")
+    click.echo(f"report: {out / 'report.html'}")
 
 
 def _differences(rows: list[dict[str, Any]]) -> str | None:

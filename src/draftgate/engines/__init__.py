@@ -1,0 +1,1 @@
+"""Engines that speculate, and what they share."""

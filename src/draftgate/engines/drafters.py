@@ -104,9 +104,9 @@ class _Memory:
 class ModelDrafter:
     """Drafts of a smaller model, one token at a time, with its own temperature and top-p.
 
-    A drawn draft (temperature above 0) keeps every token drawn: the test min(1, p/q) is lossless only if whether position
-    i is drafted does not depend on the token drawn there. A confidence cut or goodput then ends the draft behind a weak
-    token; an argmax draft, whose tokens hold no chance, ends before it.
+    A drawn draft (temperature above 0) keeps every token drawn: the test min(1, p/q) is lossless only if whether a
+    position is drafted does not depend on the token drawn there. A confidence cut or goodput then ends the draft behind
+    a weak token; an argmax draft, where nothing is left to chance, ends before it.
     """
 
     def __init__(self, model: Forward) -> None:

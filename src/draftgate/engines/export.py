@@ -1,5 +1,6 @@
 """A policy as an engine's own settings."""
 
+import math
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,30 +28,36 @@ def _llamacpp(policy: Policy, draft: str) -> Exported:
     """
     if not policy.lossless:
         raise ConfigError(
-            f"policy '{policy.name}': llama.cpp verifies exactly and has no threshold, so rule '{policy.rule}' cannot be "
-            "exported; export a lossless arm"
+            f"policy '{policy.name}': llama.cpp verifies exactly and has no threshold, so rule '{policy.rule}' cannot "
+            "be exported; export a lossless arm"
         )
     if not policy.drafts:
         return Exported("--spec-type none")
-    notes = []
+    flags, notes = _by_lookup(policy) if draft == "lookup" else _by_model(policy, draft)
     if isinstance(policy.length, Goodput):
         notes.append(
             f"llama.cpp cannot choose the draft length at each step; up to {policy.length.k} tokens are drafted every "
             "time, so prove this on your server: a fixed length can lose where the goodput length wins"
         )
-    k = policy.length.most
-    if draft == "lookup":
-        flags = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", str(k)]
-        if isinstance(policy.length, Cut):
-            flags += ["--spec-ngram-simple-size-n", str(max(1, round(policy.length.least)))]
-        else:
-            flags += ["--spec-ngram-simple-size-n", "2"]
-            notes.append("llama.cpp needs a shortest match: 2 tokens here, where draftgate takes any")
-        return Exported(shlex.join(flags), tuple(notes))
-    flags = ["--spec-type", "draft-simple", "--spec-draft-model", draft, "--spec-draft-n-max", str(k)]
+    return Exported(shlex.join(flags), tuple(notes))
+
+
+def _by_lookup(policy: Policy) -> tuple[list[str], list[str]]:
+    flags = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", str(policy.length.most)]
+    if isinstance(policy.length, Cut):  # evidence is the match in whole tokens, so 2.5 asks for 3
+        return [*flags, "--spec-ngram-simple-size-n", str(max(1, math.ceil(policy.length.least)))], []
+    note = "llama.cpp needs a shortest match: 2 tokens here, where draftgate takes any"
+    return [*flags, "--spec-ngram-simple-size-n", "2"], [note]
+
+
+def _by_model(policy: Policy, draft: str) -> tuple[list[str], list[str]]:
+    flags = ["--spec-type", "draft-simple", "--spec-draft-model", draft]
+    flags += ["--spec-draft-n-max", str(policy.length.most)]
     if isinstance(policy.length, Cut):
         flags += ["--spec-draft-p-min", f"{policy.length.least:g}"]
-    return Exported(shlex.join(flags), tuple(notes))
+    if policy.draft_temperature == 0:
+        return flags, []
+    return flags, ["llama.cpp has no draft temperature of its own: it drafts the argmax here"]
 
 
 EXPORTERS: Mapping[str, Callable[[Policy, str], Exported]] = {"llamacpp": _llamacpp}

@@ -7,7 +7,7 @@ measures what an unbroken one does. (So does the same request again: repeats add
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -38,7 +38,7 @@ class _Chain:
         self._seed, self._base_s, self._token_s, self._noise = seed, base_s, token_s, noise
         self._rng = np.random.default_rng(seed)
         self._held: dict[int, list[int]] = {}
-        self._logits = lru_cache(maxsize=None)(self._compute)
+        self._logits: Callable[[int, int], NDArray[np.float32]] = lru_cache(maxsize=None)(self._compute)
 
     def begin(self, run: str) -> None:
         """Start the noise of a run."""
@@ -46,7 +46,7 @@ class _Chain:
 
     def _compute(self, before: int, last: int) -> NDArray[np.float32]:
         rng = np.random.default_rng([self._seed, before, last])
-        logits = rng.normal(0.0, 1.0, _VOCABULARY).astype(np.float32)
+        logits: NDArray[np.float32] = rng.normal(0.0, 1.0, _VOCABULARY).astype(np.float32)
         logits[rng.integers(97, 123, 2)] += (9.0, 7.5)  # two likely letters
         logits[_END] -= 6.0
         return logits

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from draftgate.engines.base import Completion, Request
 from draftgate.engines.drafters import Drafter, Forward
 from draftgate.engines.sampling import draw, probabilities
-from draftgate.engines.verify import Proposal, Verified, verify
+from draftgate.engines.verify import Proposal, verify
 from draftgate.errors import ConfigError, EngineError
 from draftgate.policy.lexer import Lexer, classify
 from draftgate.policy.policy import Policy
@@ -41,6 +41,15 @@ class Vocabulary:
     def text(self, tokens: Sequence[int]) -> str:
         """Decoded text; bytes that are not UTF-8 show as replacement characters."""
         return b"".join(self.pieces[t] for t in tokens).decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class _Timing:
+    """Of one step, as its records give it."""
+
+    batch: int
+    draft_s: float
+    verify_s: float
 
 
 class _Sequence:
@@ -152,34 +161,28 @@ class Speculator:
 
     def _check(self, requests: Sequence[Request], policy: Policy) -> None:
         for request in requests:
-            need = len(request.tokens) + request.max_tokens
-            if need > self._n_ctx:
+            self._check_request(request)
+        n, k = len(requests), policy.length.most
+        for tokens, room, where in ((k + 1, self._n_ctx, "the context"), (n * (k + 1), self._n_batch, "one decode")):
+            if tokens > room:
                 raise ConfigError(
-                    f"prompt '{request.id}': {len(request.tokens)} prompt tokens and {request.max_tokens} output tokens do "
-                    f"not fit the context of {self._n_ctx}; shorten it or raise --context"
+                    f"policy '{policy.name}': k = {k} for {n} requests takes {tokens} tokens and does not fit "
+                    f"{where} of {room}; lower k"
                 )
-            if not request.tokens or request.max_tokens < 1:
-                raise ConfigError(f"prompt '{request.id}': needs at least one prompt token and one output token")
-        if len(requests) * (policy.length.most + 1) > self._n_batch:
+
+    def _check_request(self, request: Request) -> None:
+        prompt, output = len(request.tokens), request.max_tokens
+        if not prompt or output < 1:
+            raise ConfigError(f"prompt '{request.id}': needs at least one prompt token and one output token")
+        if prompt + output > self._n_ctx:
             raise ConfigError(
-                f"policy '{policy.name}': {len(requests)} x {policy.length.most + 1} tokens do not fit one decode of "
-                f"{self._n_batch}; lower k"
+                f"prompt '{request.id}': {prompt} prompt tokens and {output} output tokens do not fit the context of "
+                f"{self._n_ctx}; shorten it or raise --context"
             )
-        if policy.length.most >= self._n_ctx:
-            raise ConfigError(f"policy '{policy.name}': k = {policy.length.most} exceeds the context of {self._n_ctx}")
 
     def _begin(self, s: _Sequence, policy: Policy) -> float:
         """Decode the prompt or reuse it, and commit the first token; returns prefill seconds."""
-        held = self._prompts.get(s.index)
-        if held is None or held[0] != s.request.tokens:
-            start = self._clock()
-            logits = self._target.prefill(s.index, s.request.tokens).copy()
-            held = self._prompts[s.index] = (s.request.tokens, logits, self._clock() - start)
-        else:
-            self._target.rollback(s.index, len(s.request.tokens))
-        _, logits, prefill_s = held
-        if not np.isfinite(logits.max()):
-            raise EngineError(f"prompt '{s.request.id}': the engine returned logits that are not finite")
+        logits, prefill_s = self._prefill(s)
         if policy.drafts:
             self._drafter.start(s.index, s.request.tokens)
         first = (
@@ -189,6 +192,21 @@ class Speculator:
         )
         self._commit(s, [first], policy)
         return prefill_s
+
+    def _prefill(self, s: _Sequence) -> tuple[NDArray[np.float32], float]:
+        """Logits [V] after the prompt, and the seconds that its decode took."""
+        tokens = s.request.tokens
+        held = self._prompts.pop(s.index, None)  # gone, should the decode fail
+        if held is not None and held[0] == tokens:
+            self._target.rollback(s.index, len(tokens))
+        else:
+            start = self._clock()
+            logits = self._target.prefill(s.index, tokens).copy()
+            held = tokens, logits, self._clock() - start
+            if not np.isfinite(logits.max()):
+                raise EngineError(f"prompt '{s.request.id}': the engine returned logits that are not finite")
+        self._prompts[s.index] = held
+        return held[1:]
 
     def _commit(self, s: _Sequence, tokens: Sequence[int], policy: Policy) -> list[int]:
         tokens = s.commit(tokens)
@@ -211,42 +229,39 @@ class Speculator:
         start = clock()
         proposals = [self._propose(s, policy, n) for s in active]
         drafted = clock()
-        rows = [
-            (s.index, s.position, [s.output[-1], *p.tokens.tolist()]) for s, p in zip(active, proposals, strict=True)
-        ]
-        logits = self._target.decode(rows)
-        verified = clock()
+        logits = self._target.decode(
+            [(s.index, s.position, [s.output[-1], *p.tokens.tolist()]) for s, p in zip(active, proposals, strict=True)]
+        )
+        timing = _Timing(n, (drafted - start) / n, clock() - drafted)
         row = 0
         for s, proposal in zip(active, proposals, strict=True):
-            k, offset = len(proposal), len(s.output)
-            request = s.request
-            result = verify(
-                logits[row : row + k + 1], proposal, policy, request.sampling, s.rng, offset, request.language, record
-            )
-            row += k + 1
-            self._settle(s, proposal.tokens, result, policy, (n, (drafted - start) / n, verified - drafted))
+            end = row + len(proposal) + 1
+            self._settle(s, proposal, logits[row:end], policy, record, timing)
+            row = end
 
     def _settle(
         self,
         s: _Sequence,
-        tokens: NDArray[np.int32],
-        result: Verified,
+        proposal: Proposal,
+        logits: NDArray[np.float32],
         policy: Policy,
-        timing: tuple[int, float, float],
+        record: bool,
+        timing: _Timing,
     ) -> None:
-        offset = len(s.output)
-        committed = self._commit(s, [*tokens[: result.accepted].tolist(), result.token], policy)
+        """Apply the rule to one sequence's part of a decode."""
+        request, offset = s.request, len(s.output)
+        result = verify(logits, proposal, policy, request.sampling, s.rng, offset, request.language, record)
+        committed = self._commit(s, [*proposal.tokens[: result.accepted].tolist(), result.token], policy)
         self._target.rollback(s.index, s.position)
-        batch, draft_s, verify_s = timing
         s.steps.append(
             StepRecord(
                 request=-1,
                 step=len(s.steps),
                 offset=offset,
-                batch=batch,
-                draft_s=draft_s,
-                verify_s=verify_s,
-                drafted_n=len(tokens),
+                batch=timing.batch,
+                draft_s=timing.draft_s,
+                verify_s=timing.verify_s,
+                drafted_n=len(proposal),
                 accepted=min(result.accepted, len(committed)),
                 committed=len(committed),
                 drafted=result.drafted,

@@ -21,7 +21,7 @@ def probabilities(logits: Floats, sampling: Sampling) -> Law:
     if sampling.greedy:
         return one_hot(int(logits.argmax()), len(logits))
     # Shifted before the division: a tiny temperature then gives 0 and -inf, never inf - inf.
-    p = np.exp((logits - logits.max()).astype(np.float64) / sampling.temperature)
+    p: Law = np.exp((logits - logits.max()).astype(np.float64) / sampling.temperature)
     p /= p.sum()
     if 0 < sampling.top_k < len(p):
         p = _only(p, np.argpartition(p, -sampling.top_k)[-sampling.top_k :])

@@ -67,22 +67,21 @@ def decide(arms: Sequence[Arm], blocks: Sequence[Block], alpha: float, allow_los
     Every arm is compared with none at once, so alpha is divided over them (Bonferroni). None wins when nothing is
     proven.
     """
-    others = [arm for arm in arms if arm.name != BASELINE.name]
-    found = {
-        arm: arm_speedup(blocks, arm.name, alpha, len(others)) for arm in others if allow_lossy or arm.policy.lossless
-    }
-    proven = {arm: _estimate(i) for arm, i in found.items() if compare(i) is Verdict.BETTER}
+    named = {arm.name: arm for arm in arms}
+    eligible = [a.name for a in arms if a.name != BASELINE.name and (allow_lossy or a.policy.lossless)]
+    found = {name: arm_speedup(blocks, name, alpha, len(arms) - 1) for name in eligible}
+    proven = {name: _estimate(i) for name, i in found.items() if compare(i) is Verdict.BETTER}
     if proven:
-        close = [arm for arm, estimate in proven.items() if estimate >= max(proven.values()) * (1 - _TIE)]
-        arm = min(close, key=lambda a: (*_complexity(a), -proven[a]))
-        return Decision("faster", arm, f"{arm.name} is {_told(found[arm])}")
-    none = next(arm for arm in arms if arm.name == BASELINE.name)
+        close = [name for name, estimate in proven.items() if estimate >= max(proven.values()) * (1 - _TIE)]
+        name = min(close, key=lambda name: (*_complexity(named[name]), -proven[name]))
+        return Decision("faster", named[name], f"{name} is {_told(found[name])}")
+    none = named[BASELINE.name]
     if all(i.low is None for i in found.values()):
         n = max((i.n for i in found.values()), default=0)
         why = f"only {n} prompts were compared, too few for an interval: raise --budget, or add prompts"
         return Decision("inconclusive", none, why)
-    best = max(found, key=lambda a: _estimate(found[a]))
-    why = f"nothing is proven faster than no speculation; the best was {best.name} at {_told(found[best])}"
+    best = max(found, key=lambda name: _estimate(found[name]))
+    why = f"nothing is proven faster than no speculation; the best was {best} at {_told(found[best])}"
     return Decision("off", none, why)
 
 

@@ -91,9 +91,7 @@ def _read(log: BlockLog) -> list[Block]:
     try:
         return [Block.from_mapping(row) for row in log.read()]
     except (KeyError, TypeError) as error:
-        raise TraceError(
-            f"{log.path}: holds a block that is not whole ({error!r}); remove it to measure again"
-        ) from error
+        raise TraceError(f"{log.path}: a block is not whole ({error!r}); remove the file to measure again") from error
 
 
 def _log_ratios(blocks: Sequence[Block], arm: str) -> dict[str, list[float]]:

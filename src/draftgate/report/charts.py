@@ -17,7 +17,7 @@ _INK = "#010203"  # stands for the page's text colour
 _LOSSLESS, _LOSSY, _THIRD, _FOURTH, _GREY = "#3b82c4", "#c8711f", "#2f9570", "#9a6bc4", "#8a8f98"
 _SERIES = (_LOSSLESS, _LOSSY, _THIRD, _FOURTH)
 _WIDE_IN, _HALF_IN = 9.6, 4.8
-_RATIOS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
+_RATIOS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 _STYLE = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # names come from users: a "$" in one is a dollar sign
@@ -94,6 +94,8 @@ def pareto(chart: str, label: str, front: Sequence[Row], arms: Sequence[Row], li
         for rows, marker, size, said in ((front, "o", 22, "front"), (ran, "s", 42, "run live")):
             for lossless, colour in ((True, _LOSSLESS), (False, _LOSSY)):
                 here = [p for p in rows if p["lossless"] is lossless and p["speedup"] is not None]
+                if not here:
+                    continue
                 axes.scatter(
                     [p["given_up_nats"] for p in here],
                     [p["speedup"] for p in here],
@@ -103,6 +105,7 @@ def pareto(chart: str, label: str, front: Sequence[Row], arms: Sequence[Row], li
                     facecolors=colour if marker == "o" else "none",
                     label=f"{said}, {'lossless' if lossless else 'lossy'}",
                     clip_on=False,
+                    zorder=3,
                 )
         axes.axhline(1.0, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
         axes.axvline(limit_nats, color=_GREY, linewidth=1, linestyle=(0, (1, 2)))
@@ -144,7 +147,8 @@ def acceptance_shares(chart: str, label: str, rows: Sequence[Row], names: Sequen
 
     def plot(axes: Any) -> None:
         _shares(axes, list(range(len(rows))), rows, _LOSSLESS)
-        axes.set_xticks(range(len(rows)), labels=[_plain(name) for name in names], rotation=20 if len(rows) > 5 else 0)
+        crowded = {"rotation": 25, "ha": "right", "rotation_mode": "anchor"} if sum(map(len, names)) > 45 else {}
+        axes.set_xticks(range(len(rows)), labels=[_plain(name) for name in names], **crowded)
         axes.set_xlim(-0.5, len(rows) - 0.5)
         axes.set_xlabel(axis)
 

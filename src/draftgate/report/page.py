@@ -24,6 +24,7 @@ _STATED = {
     ("step", True): 0.03,
     ("step", False): 0.10,
 }
+_INTERVALS = {None: "no two intervals to compare", False: "the intervals overlap", True: "the intervals are apart"}
 _GIVEN_UP_NATS = (0.0, 0.001, 0.01, LOSSY_NATS, 0.1, 1.0)
 
 
@@ -134,6 +135,7 @@ class Check:
         length_off: predicted over measured acceptance length, less 1; None when either is missing.
         speedup_off: likewise for the speedup.
         misses: whether one of them is off by more than stated.
+        apart: whether the intervals of the speedups do not overlap; None when one is missing.
         says: the same in words.
     """
 
@@ -141,6 +143,7 @@ class Check:
     length_off: float | None
     speedup_off: float | None
     misses: bool
+    apart: bool | None
     says: str
 
 
@@ -152,21 +155,17 @@ def checked(arm: Mapping[str, Any]) -> Check | None:
     stated = _STATED[predicted["estimator"], predicted["estimator"] == "trajectory" or arm["lossless"]]
     length = _off(predicted["acceptance_length"], arm["acceptance_length"])
     speedup = _off(predicted["speedup"], speed["estimate"])
-    far = [
-        f"{name} {off:+.0%}" for name, off in (("length", length), ("speedup", speedup)) if off and abs(off) > stated
-    ]
-    if not far:
-        return Check(stated, length, speedup, False, f"within the stated {stated:.0%}")
-    overlap = _overlap(predicted["speedup_interval"], speed)
-    return Check(stated, length, speedup, True, f"misses: {', '.join(far)}, stated {stated:.0%}; {overlap}")
+    apart = _apart(predicted["speedup_interval"], speed)
+    far = [f"{name} {off:+.0%}" for name, off in (("length", length), ("speedup", speedup)) if abs(off or 0) > stated]
+    says = f"misses: {', '.join(far)}, stated {stated:.0%}; {_INTERVALS[apart]}" if far else f"within {stated:.0%}"
+    return Check(stated, length, speedup, bool(far), apart, says)
 
 
 def _off(predicted: float | None, measured: float | None) -> float | None:
     return predicted / measured - 1 if predicted is not None and measured else None
 
 
-def _overlap(a: Mapping[str, Any] | None, b: Mapping[str, Any]) -> str:
+def _apart(a: Mapping[str, Any] | None, b: Mapping[str, Any]) -> bool | None:
     if a is None or None in (a["low"], a["high"], b["low"], b["high"]):
-        return "no two speedup intervals to compare"
-    apart = a["high"] < b["low"] or b["high"] < a["low"]
-    return "the speedup intervals do not even overlap" if apart else "the speedup intervals overlap"
+        return None
+    return bool(a["high"] < b["low"] or b["high"] < a["low"])

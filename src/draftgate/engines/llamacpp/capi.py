@@ -12,6 +12,7 @@ from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,15 +83,11 @@ _SIGNATURES = {
     "llama_model_chat_template": (_str, _ptr, _str),
     "llama_vocab_n_tokens": (_i32, _ptr),
     "llama_vocab_is_eog": (c.c_bool, _ptr, _i32),
-    "llama_vocab_is_control": (c.c_bool, _ptr, _i32),
     "llama_vocab_get_text": (_str, _ptr, _i32),
-    "llama_vocab_bos": (_i32, _ptr),
-    "llama_vocab_eos": (_i32, _ptr),
     "llama_tokenize": (_i32, _ptr, _str, _i32, c.POINTER(_i32), _i32, c.c_bool, c.c_bool),
     "llama_token_to_piece": (_i32, _ptr, _i32, _str, _i32, _i32, c.c_bool),
     "llama_init_from_model": (_ptr, _ptr, _ContextParams),
     "llama_free": (None, _ptr),
-    "llama_n_ctx": (_u32, _ptr),
     "llama_n_ctx_seq": (_u32, _ptr),
     "llama_n_batch": (_u32, _ptr),
     "llama_n_ubatch": (_u32, _ptr),
@@ -101,9 +98,6 @@ _SIGNATURES = {
     "llama_get_memory": (_ptr, _ptr),
     "llama_memory_seq_rm": (c.c_bool, _ptr, _i32, _i32, _i32),
     "llama_memory_seq_cp": (None, _ptr, _i32, _i32, _i32, _i32),
-    "llama_memory_clear": (None, _ptr, c.c_bool),
-    "llama_batch_init": (_Batch, _i32, _i32, _i32),
-    "llama_batch_free": (None, _Batch),
     "llama_decode": (_i32, _ptr, _Batch),
     "llama_get_logits": (c.POINTER(c.c_float), _ptr),
     "llama_chat_apply_template": (_i32, _str, _ptr, c.c_size_t, c.c_bool, c.c_char_p, _i32),
@@ -157,6 +151,16 @@ def _check_defaults(functions: SimpleNamespace) -> None:
         )
 
 
+class _Closed:
+    """Stands in for the library once a handle is freed: using that would end the process."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise EngineError("this engine was closed; make a new one")
+
+
+_CLOSED = _Closed()
+
+
 def _failure() -> str:
     """The cause of the failure just seen, in llama.cpp's words."""
     text, _error.text = getattr(_error, "text", None), None
@@ -172,7 +176,7 @@ class Model:
         Raises:
             ModelError: missing, truncated or not a model that this build reads.
         """
-        self._lib = library()
+        self._lib: Any = library()
         if not path.is_file():
             raise ModelError(f"{path}: no such file; pass a GGUF file or a name from 'draftgate models list'")
         params = self._lib.model_default_params()
@@ -190,7 +194,7 @@ class Model:
         """Free the model; its contexts must be closed before."""
         if self._handle:
             self._lib.model_free(self._handle)
-            self._handle = None
+            self._handle, self._lib = None, _CLOSED
 
     @cached_property
     def description(self) -> str:
@@ -232,10 +236,6 @@ class Model:
             raise EngineError(f"tokenizer needs {-n} tokens of room for {len(raw)} bytes")
         return out[:n]
 
-    def text(self, tokens: Sequence[int]) -> str:
-        """Decoded text; bytes that are not UTF-8 show as replacement characters."""
-        return b"".join(self.pieces[t] for t in tokens).decode("utf-8", "replace")
-
     def chat(self, messages: Sequence[tuple[str, str]]) -> str:
         """A conversation of (role, content) in the model's own chat template, ready for the answer.
 
@@ -245,15 +245,51 @@ class Model:
         template = self._lib.model_chat_template(self._handle, None)
         if template is None:
             raise ModelError(f"{self.path}: has no chat template; give 'prompt' instead of 'messages'")
-        rows = (c.c_char_p * (2 * len(messages)))(*(part.encode() for row in messages for part in row))
-        room = 4096 + 2 * sum(len(content.encode()) for _, content in messages)
-        buffer = c.create_string_buffer(room)
-        n = self._lib.chat_apply_template(template, c.cast(rows, _ptr), len(messages), True, buffer, room)
-        if not 0 <= n <= room:
-            raise ModelError(
-                f"{self.path}: llama.cpp does not know this chat template; give 'prompt' instead of 'messages'"
-            )
-        return buffer.raw[:n].decode()
+        rows = (_str * (2 * len(messages)))(*(part.encode() for message in messages for part in message))
+        n, buffer = 0, c.create_string_buffer(4096)
+        for _ in range(2):  # the first call may only tell how much room it takes
+            n = self._lib.chat_apply_template(template, c.cast(rows, _ptr), len(messages), True, buffer, len(buffer))
+            if 0 <= n <= len(buffer):
+                return buffer.raw[:n].decode()
+            buffer = c.create_string_buffer(max(n, 1))
+        raise ModelError(
+            f"{self.path}: llama.cpp does not know this chat template; give 'prompt' instead of 'messages'"
+        )
+
+
+class _Rows:
+    """The batch that one decode takes, in memory of ours, so that a sequence's tokens are written in one go."""
+
+    def __init__(self, size: int) -> None:
+        self._token, self._pos, self._count, self._seq = np.zeros((4, size), np.int32)
+        self._wanted = np.zeros(size, np.int8)
+        self._count[:] = 1  # each token belongs to one sequence; the library reads its id through a pointer
+        self._seq_at = self._seq.ctypes.data + self._seq.itemsize * np.arange(size, dtype=np.uintp)
+
+        def at(array: NDArray[Any], kind: Any = _i32) -> Any:
+            return c.cast(array.ctypes.data, c.POINTER(kind))
+
+        self.batch = _Batch(
+            token=at(self._token),
+            pos=at(self._pos),
+            n_seq_id=at(self._count),
+            seq_id=at(self._seq_at, c.POINTER(_i32)),
+            logits=at(self._wanted, c.c_int8),
+        )
+
+    def fill(self, rows: Sequence[tuple[int, int, Sequence[int]]], last_only: bool) -> int:
+        """Write (sequence, position, tokens) of each sequence; returns the number of tokens."""
+        n = 0
+        for sequence, start, tokens in rows:
+            here = slice(n, n + len(tokens))
+            self._token[here] = tokens
+            self._pos[here] = np.arange(start, start + len(tokens))
+            self._seq[here] = sequence
+            self._wanted[here] = not last_only
+            n = here.stop
+            self._wanted[n - 1] = 1
+        self.batch.n_tokens = n
+        return n
 
 
 class Context:
@@ -271,7 +307,7 @@ class Context:
         Raises:
             EngineError: the library refused, or reports other settings than asked for (its layout moved).
         """
-        self._lib = library()
+        self._lib: Any = library()
         self._model = model  # keeps the weights alive
         n_batch = min(n_batch, n_ctx * n_seq)  # llama.cpp lowers it to this by itself
         params = self._lib.context_default_params()
@@ -281,22 +317,17 @@ class Context:
         self._handle = self._lib.init_from_model(model._handle, params)
         if not self._handle:
             raise EngineError(f"llama.cpp cannot make a context of {n_ctx} x {n_seq} tokens: {_failure()}")
-        self._self_test(n_ctx * n_seq, n_batch, n_seq, threads)
+        self._self_test(n_ctx, n_batch, n_seq, threads)
         self.n_batch, self.n_vocab, self.n_ctx = n_batch, model.n_vocab, n_ctx
         self._memory = self._lib.get_memory(self._handle)
-        self._batch = batch = self._lib.batch_init(n_batch, 0, 1)
-        view = np.ctypeslib.as_array
-        self._token, self._pos = view(batch.token, (n_batch,)), view(batch.pos, (n_batch,))
-        self._wanted = view(batch.logits, (n_batch,))
-        view(batch.n_seq_id, (n_batch,))[:] = 1
-        # llama.cpp gives each row an array of its own for its sequence ids; their addresses stay put.
-        self._seq = [batch.seq_id[i] for i in range(n_batch)]
+        self._rows = _Rows(n_batch)
 
     def _self_test(self, n_ctx: int, n_batch: int, n_seq: int, threads: int) -> None:
         want = (n_batch, n_batch, n_seq, threads, threads)
         names = ("n_batch", "n_ubatch", "n_seq_max", "n_threads", "n_threads_batch")
         seen = tuple(int(getattr(self._lib, name)(self._handle)) for name in names)
-        if seen != want or self._lib.n_ctx(self._handle) < n_ctx:
+        if seen != want or self._lib.n_ctx_seq(self._handle) < n_ctx:
+            self.close()
             raise EngineError(
                 f"{library_version()}: context reports {dict(zip(names, seen, strict=True))} for {want}; "
                 "its parameter struct is not laid out as expected: install the version that draftgate pins"
@@ -309,9 +340,8 @@ class Context:
     def close(self) -> None:
         """Free the memory."""
         if self._handle:
-            self._lib.batch_free(self._batch)
             self._lib.free(self._handle)
-            self._handle = None
+            self._handle, self._lib = None, _CLOSED
 
     def decode(self, rows: Sequence[tuple[int, int, Sequence[int]]], last_only: bool = False) -> NDArray[np.float32]:
         """Run the model on new tokens of some sequences.
@@ -326,28 +356,21 @@ class Context:
         Raises:
             EngineError: the library failed, for instance because the memory is full.
         """
-        n = 0
-        for sequence, start, tokens in rows:
-            end = n + len(tokens)
-            self._token[n:end] = tokens
-            self._pos[n:end] = range(start, start + len(tokens))
-            self._wanted[n:end] = not last_only
-            self._wanted[end - 1] = 1
-            for i in range(n, end):
-                self._seq[i][0] = sequence
-            n = end
-        self._batch.n_tokens = n
-        if code := self._lib.decode(self._handle, self._batch):
+        n = self._rows.fill(rows, last_only)
+        _error.text = None
+        if code := self._lib.decode(self._handle, self._rows.batch):
             raise EngineError(f"llama_decode returned {code} ({'memory full' if code == 1 else _failure()})")
         shape = (len(rows) if last_only else n, self.n_vocab)
         return np.ctypeslib.as_array(self._lib.get_logits(self._handle), shape)
 
     def prefill(self, sequence: int, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Clear a sequence, decode a prompt in pieces of n_batch, and give the logits [vocabulary] after its last token."""
+        """Clear a sequence and decode a prompt in pieces of n_batch; logits [vocabulary] after its last token."""
         self.rollback(sequence, 0)
-        for start in range(0, len(tokens), self.n_batch):
-            logits = self.decode([(sequence, start, tokens[start : start + self.n_batch])], last_only=True)
-        return logits[0]
+        *starts, last = range(0, len(tokens), self.n_batch)
+        for start in starts:
+            self.decode([(sequence, start, tokens[start : start + self.n_batch])], last_only=True)
+        logits: NDArray[np.float32] = self.decode([(sequence, last, tokens[last:])], last_only=True)[0]
+        return logits
 
     def rollback(self, sequence: int, position: int) -> None:
         """Forget what a sequence holds from `position` on."""

@@ -5,6 +5,7 @@ import os
 import platform
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from functools import cache
 from pathlib import Path
 
@@ -85,48 +86,47 @@ class LlamaCpp:
 
         Raises:
             ModelError: a file cannot be loaded, or the vocabularies differ.
-            ConfigError: the context is longer than the model was trained for.
+            ConfigError: the context is longer than the model was trained for, or a number is below 1.
         """
+        for name, value in (("context", n_ctx), ("threads", threads), ("batch", max_batch)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1 but got {value}")
+        self._max_batch, self._n_ctx = max_batch, n_ctx
+        with ExitStack() as opened:
+            self._open(opened, target, None if draft == LOOKUP else Path(draft), threads)
+            self._opened = opened.pop_all()
+
+    def _open(self, opened: ExitStack, target: Path, draft: Path | None, threads: int | None) -> None:
+        self._target = opened.enter_context(closing(Model(target)))
+        if self._n_ctx > self._target.n_ctx_train:
+            raise ConfigError(
+                f"context of {self._n_ctx} tokens exceeds the {self._target.n_ctx_train} that {target.name} was trained "
+                "for; lower --context"
+            )
         processors = len(os.sched_getaffinity(0))
         self._threads = threads or processors
-        self._target = Model(target)
-        self._models = [self._target]
-        if n_ctx > self._target.n_ctx_train:
-            raise ConfigError(
-                f"context of {n_ctx} tokens exceeds the {self._target.n_ctx_train} that {target.name} was trained for"
-            )
-        self._context = Context(self._target, n_ctx, self._threads, max_batch)
-        self._contexts = [self._context]
+        self._context = opened.enter_context(closing(self._new_context(self._target)))
         if threads is None and processors > 1:
             self._threads = self._faster_threads((1, processors))
-        self._max_batch, self._n_ctx = max_batch, n_ctx
-        self._draft_context: Context | None = None
-        self._draft_name = LOOKUP
-        if draft != LOOKUP:
-            self._load_draft(Path(draft))
+        self._draft = None if draft is None else opened.enter_context(closing(Model(draft)))
+        drafter: Drafter = LookupDrafter()
+        if self._draft is not None:
+            _require_same_vocabulary(self._target, self._draft)
+            drafter = ModelDrafter(opened.enter_context(closing(self._new_context(self._draft))))
         tables = cache(lambda language: category_table(self._target.pieces, language))
-        self._vocabulary = Vocabulary(self._target.pieces, self._target.end_tokens, tables)
-        drafter: Drafter = ModelDrafter(self._draft_context) if self._draft_context else LookupDrafter()
-        self._speculator = Speculator(self._context, drafter, self._vocabulary, n_ctx, self._context.n_batch)
+        vocabulary = Vocabulary(self._target.pieces, self._target.end_tokens, tables)
+        self._speculator = Speculator(self._context, drafter, vocabulary, self._n_ctx, self._context.n_batch)
 
-    def _load_draft(self, path: Path) -> None:
-        model = Model(path)
-        self._models.append(model)
-        _require_same_vocabulary(self._target, model)
-        self._draft_context = Context(model, self._n_ctx, self._threads, self._max_batch)
-        self._contexts.append(self._draft_context)
-        self._draft_name = f"{path.name} ({model.description})"
+    def _new_context(self, model: Model) -> Context:
+        return Context(model, self._n_ctx, self._threads, self._max_batch)
 
     def close(self) -> None:
-        """Free models and memory."""
-        for context in self._contexts:
-            context.close()
-        for model in self._models:
-            model.close()
+        """Free models and memory; the engine cannot be used any more."""
+        self._opened.close()
 
     def _faster_threads(self, candidates: Sequence[int]) -> int:
         """The thread count with the lowest median time of a one-token and an eight-token decode, interleaved."""
-        context, tokens = self._context, list(range(100, 109))
+        context, tokens = self._context, [0] * 9
         context.prefill(0, tokens[:1])
         seconds: dict[int, list[float]] = {n: [] for n in candidates}
         for _ in range(7):
@@ -144,14 +144,14 @@ class LlamaCpp:
     @property
     def setup(self) -> Setup:
         """What figures measured here depend on."""
-        target = self._target
+        target, draft = self._target, self._draft
         digest = hashlib.sha256(f"{fingerprint(target)} {target.path.stat().st_size}".encode()).hexdigest()[:12]
         return Setup(
             engine="llamacpp",
             version=library_version(),
             target=f"{target.path.name} ({target.description})",
             target_sha=digest,
-            draft=self._draft_name,
+            draft=LOOKUP if draft is None else f"{draft.path.name} ({draft.description})",
             hardware=_hardware(),
             threads=self._threads,
         )
@@ -195,16 +195,15 @@ class LlamaCpp:
         Larger batches are measured up to fewer tokens a sequence, down to four: no decode then holds many more tokens
         than the largest at batch 1.
         """
-        curves = {}
-        for batch in batches:
-            context = Context(self._target, _COST_CONTEXT_TOK + most + 1, self._threads, batch)
-            curves[batch] = _curve(context, batch, max(min(4, most), most // batch), seconds / len(batches))
-            context.close()
-        draft_s = 0.0
-        if self._draft_context is not None:
-            self._speculator.forget()
-            draft_s = _curve(self._draft_context, 1, 1, min(1.0, seconds / 4)).seconds[0]
+        seconds /= len(batches) + (self._draft is not None)
+        curves = {b: self._curve(self._target, b, max(min(4, most), most // b), seconds) for b in batches}
+        draft_s = self._curve(self._draft, 1, 1, min(1.0, seconds)).seconds[0] if self._draft else 0.0
         return StepCost(curves, draft_s)
+
+    def _curve(self, model: Model, batch: int, most: int, seconds: float) -> Curve:
+        """In a context of its own: those of the engine hold what the loop thinks they hold."""
+        with closing(Context(model, _COST_CONTEXT_TOK + most, self._threads, batch)) as context:
+            return Curve.from_samples(batch, _decode_seconds(context, batch, most, seconds))
 
     def logit_gap(self, tokens: Sequence[int], first: int, second: int) -> float:
         """Logit of `first` minus logit of `second` after `tokens`."""
@@ -223,21 +222,26 @@ class LlamaCpp:
         return float(np.abs(together - np.array(alone)).max())
 
 
-def _curve(context: Context, batch: int, most: int, seconds: float) -> Curve:
-    """At least five rounds over all token counts in turn: noise that drifts then spreads over all of them alike."""
-    filler = (np.arange(_COST_CONTEXT_TOK + most) * 7919 % (context.n_vocab - 1000) + 500).tolist()
+def _decode_seconds(context: Context, batch: int, most: int, seconds: float) -> NDArray[np.float64]:
+    """Seconds of decodes of 1..most tokens for each of `batch` sequences, [rounds, most].
+
+    At least five rounds over all token counts in turn: noise that drifts then spreads over all of them alike.
+    """
+    filler = (np.arange(_COST_CONTEXT_TOK + most) * 7919 % context.n_vocab).tolist()
     at = _COST_CONTEXT_TOK
     for sequence in range(batch):
         context.prefill(sequence, filler[:at])
-    rounds: list[NDArray[np.float64]] = []
+    rounds: list[list[float]] = []
     end = time.perf_counter() + seconds
     while len(rounds) < 5 or (time.perf_counter() < end and len(rounds) < 200):
-        row = np.empty(most)
-        for m in range(1, most + 1):
-            begin = time.perf_counter()
-            context.decode([(s, at, filler[at : at + m]) for s in range(batch)])
-            row[m - 1] = time.perf_counter() - begin
-            for s in range(batch):
-                context.rollback(s, at)
-        rounds.append(row)
-    return Curve.from_samples(batch, np.array(rounds))
+        rounds.append([_timed(context, batch, at, filler[at : at + m]) for m in range(1, most + 1)])
+    return np.array(rounds)
+
+
+def _timed(context: Context, batch: int, at: int, tokens: Sequence[int]) -> float:
+    begin = time.perf_counter()
+    context.decode([(sequence, at, tokens) for sequence in range(batch)])
+    spent = time.perf_counter() - begin
+    for sequence in range(batch):
+        context.rollback(sequence, at)
+    return spent
