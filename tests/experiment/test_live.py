@@ -1,6 +1,6 @@
 import json
+import os
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,14 +156,15 @@ def test_a_log_holds_no_nan(engine, small_workload, tmp_path):
         json.loads(line, parse_constant=pytest.fail)
 
 
-def test_identical_arms_are_rarely_called_faster(small_workload: Callable[..., object], tmp_path):
+def test_identical_arms_are_rarely_called_faster(small_workload, tmp_path, monkeypatch):
     """A/A through the whole live path: 60 runs of two arms that do just what none does, under heavy noise."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
     arms = [BASELINE, *(Arm(Policy(name, length=Fixed(0)), "given") for name in ("a", "b"))]
     false = 0
     for seed in range(60):
         engine = FakeEngine(seed, noise=0.5)
         requests = requests_of(engine, small_workload(16), max_tokens=3)
-        blocks = blocks_of(engine, requests, arms, tmp_path / f"{seed}.jsonl", seed=seed, rounds=2)
+        blocks = blocks_of(engine, requests, arms, tmp_path / f"{seed}.jsonl", seed=seed, rounds=4)
         looks = [decide(arms, blocks[:n], 0.05, False).verdict for n in range(8, len(blocks) + 1, 4)]
         false += "faster" in looks
     assert false <= 3  # 5% of 60

@@ -116,3 +116,10 @@ def test_evidence_is_the_context_behind_each_token() -> None:
 def test_an_empty_match_cannot_be_asked_for() -> None:
     with pytest.raises(ConfigError, match="must be >= 1 token but got 0"):
         SuffixLookup([1, 2, 1], least=0)
+
+
+@given(text=TEXTS)
+def test_strength_divides_the_match_by_what_followed_it(text: list[int]) -> None:
+    match, ends = ends_of_match(text)
+    strength = SuffixLookup(text).strength
+    assert strength == pytest.approx(match / len({text[end] for end in ends}) if match else 0)

@@ -30,9 +30,9 @@ def simulate(prompt, output, max_tokens, length, ends):
     lookup = SuffixLookup([*prompt, output[0]])
     at, steps = 1, []
     while at < len(output):
-        tokens, match = lookup.propose(min(length.most, max_tokens - at - 1))
+        tokens, _ = lookup.propose(min(length.most, max_tokens - at - 1))
         tokens = tokens[: next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))]
-        evidence = SuffixLookup.evidence(match, len(tokens))
+        evidence = SuffixLookup.evidence(lookup.strength, len(tokens))
         draft = tokens[: int(length.choose(evidence, np.zeros(len(tokens), np.uint8), len(tokens)))]
         accepted = 0
         while accepted < len(draft) and draft[accepted : accepted + 1] == output[at + accepted : at + accepted + 1]:

@@ -78,8 +78,9 @@ class LookupDrafter:
         self, sequence: int, most: int, policy: Policy, batch: int, classify: Classify, rng: np.random.Generator
     ) -> Proposal:
         """The continuation of the longest match, as long as the policy wants it."""
-        tokens, match = self._indexes[sequence].propose(min(most, policy.length.most))
-        evidence = SuffixLookup.evidence(match, len(tokens))
+        index = self._indexes[sequence]
+        tokens, _ = index.propose(min(most, policy.length.most))
+        evidence = SuffixLookup.evidence(index.strength, len(tokens))
         category = classify(tokens)
         k = int(policy.length.choose(evidence, category, len(tokens), batch))
         return Proposal(np.array(tokens[:k], np.int32), evidence[:k], category[:k])

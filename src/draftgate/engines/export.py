@@ -57,7 +57,10 @@ def _by_model(policy: Policy, draft: str) -> tuple[list[str], list[str]]:
         flags += ["--spec-draft-p-min", f"{policy.length.least:g}"]
     if policy.draft_temperature == 0:
         return flags, []
-    return flags, ["llama.cpp has no draft temperature of its own: it drafts the argmax here"]
+    note = (
+        "llama.cpp draws drafts and verifies them by rejection; the draft's temperature and top-p cannot be set there"
+    )
+    return [*flags, "--spec-draft-sampling", "probabilistic"], [note]
 
 
 EXPORTERS: Mapping[str, Callable[[Policy, str], Exported]] = {"llamacpp": _llamacpp}

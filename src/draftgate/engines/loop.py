@@ -76,9 +76,8 @@ class _Sequence:
         return classify(self._lexer, tokens, self._vocabulary.pieces, self._table)
 
     def commit(self, tokens: Sequence[int]) -> list[int]:
-        """Append tokens up to the end of the request; returns those that entered the output."""
-        room = self.request.max_tokens - len(self.output)
-        tokens = list(tokens[:room])
+        """Append tokens up to an end token; returns those that entered the output. A draft's length minds the limit."""
+        tokens = list(tokens)
         for i, token in enumerate(tokens):
             if token in self._vocabulary.end_tokens:
                 tokens, self.finish = tokens[: i + 1], "stop"
@@ -262,7 +261,7 @@ class Speculator:
                 draft_s=timing.draft_s,
                 verify_s=timing.verify_s,
                 drafted_n=len(proposal),
-                accepted=min(result.accepted, len(committed)),
+                accepted=result.accepted,
                 committed=len(committed),
                 drafted=result.drafted,
             )

@@ -82,9 +82,8 @@ def tune(
         if resumed:
             watch.say(f"resuming {out}")
         cost = _cost(engine, out / "cost.json", settings, watch)
-        results = [
-            _tune_one(engine, w, settings, run.of(w.name), cost, len(workloads), watch, clock) for w in workloads
-        ]
+        share_s = settings.budget_s / len(workloads)
+        results = [_tune_one(engine, w, settings, run.of(w.name), cost, share_s, watch, clock) for w in workloads]
         result = {
             "schema": 1,
             "draftgate": draftgate.__version__,

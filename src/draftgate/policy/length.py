@@ -1,8 +1,9 @@
 """How many tokens a step drafts: a fixed number, a cut by confidence, or as many as are expected to pay.
 
-Evidence is what a drafter knows about a proposed token before the target sees it: for lookup drafts the length of the
-matching context (drafted tokens included), for a draft model the probability it gave the token. `choose` takes one
-proposal or many at once: evidence and category [..., K], available [...], and returns the tokens to keep, [...].
+Evidence is what a drafter knows about a proposed token before the target sees it: for lookup drafts the strength of the
+match (`lookup.SuffixLookup.strength`, drafted tokens included), for a draft model the probability it gave the token.
+`choose` takes one proposal or many at once: evidence and category [..., K], available [...], and returns the tokens to
+keep, [...].
 """
 
 from collections.abc import Mapping

@@ -111,7 +111,16 @@ class SuffixLookup:
             found.extend(found[len(found) - period : len(found) - period + k - len(found)])
         return found, match
 
+    @property
+    def strength(self) -> float:
+        """How far the proposal can be trusted: the match in tokens over the different tokens that followed it so far.
+
+        Length alone is a worse guide: a long context that went on in several ways says little (docs/log.md).
+        """
+        suffix = self._link[self._last]
+        return self._length[suffix] / len(self._next[suffix]) if suffix > 0 else 0.0
+
     @staticmethod
-    def evidence(match: int, n: int) -> NDArray[np.float64]:
-        """Context length behind each of n proposed tokens, each counting the drafted tokens before it, [n]."""
-        return np.arange(match, match + n, dtype=np.float64)
+    def evidence(strength: float, n: int) -> NDArray[np.float64]:
+        """Evidence of each of n proposed tokens, [n]: every drafted token before it lengthens its context by one."""
+        return strength + np.arange(n, dtype=np.float64)

@@ -108,7 +108,7 @@ class Rule:
 
 def _or(hit: Array, otherwise: Array) -> Array:
     """1 where `hit`, `otherwise` elsewhere."""
-    return np.where(hit, 1.0, otherwise)
+    return np.maximum(hit, otherwise)
 
 
 def _never(s: Scores) -> Array:
@@ -120,8 +120,8 @@ def _exact(s: Scores, tau: Array, params: Mapping[str, float]) -> Array:
 
 
 def _lossless(s: Scores, tau: Array, params: Mapping[str, float]) -> Array:
-    # Divides only where law < q, so that a token with q = 0, which is never drafted, needs no special case.
-    return np.divide(s.law, s.q, out=np.ones_like(s.law), where=s.law < s.q)
+    # The ratio over max(law, q) is min(1, law / q); the tiny floor serves tokens that neither side ever gives.
+    return s.law / np.maximum(np.maximum(s.law, s.q), _TINY)
 
 
 def _threshold(s: Scores, tau: Array, params: Mapping[str, float]) -> Array:
@@ -147,6 +147,8 @@ def _topk_margin(s: Scores, tau: Array, params: Mapping[str, float]) -> Array:
 def _cascade(s: Scores, tau: Array, params: Mapping[str, float]) -> Array:
     return _or(s.p >= (1.0 - params["alpha"]) * s.top, s.law)
 
+
+_TINY = 1e-37
 
 _TAU = Knob("tau", "target", -1, 0.0, 1.0)
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from draftgate.policy.policy import Policy
 from draftgate.policy.rules import RULES, Scores
+from draftgate.replay.walk import Drafts
 from draftgate.trace.columns import Columns
 
 __all__ = ["Replayable"]
@@ -22,6 +23,7 @@ class Replayable:
         columns: the trace.
         scores: arrays [K, S].
         exact: outcome of the lossless test at each position with the recorded uniform numbers [K, S].
+        drafts: the recorded drafts, for walking.
         languages: the languages in the trace, each once, for language offsets.
         requests: requests that took steps.
     """
@@ -29,6 +31,7 @@ class Replayable:
     columns: Columns
     scores: Scores
     exact: NDArray[np.bool_]
+    drafts: Drafts
     languages: tuple[str | None, ...]
     requests: int
 
@@ -49,7 +52,10 @@ class Replayable:
         )
         exact = columns.uniform < RULES["lossless"].accept(scores, np.zeros(1, np.float32), {})
         languages = tuple(sorted(set(columns.languages), key=str))
-        return cls(columns, scores, exact, languages, len(np.unique(columns.request)))
+        # Accepted tokens without a bonus token after them: the last one ended the text.
+        ended = (columns.accepted > 0) & (columns.committed == columns.accepted)
+        drafts = Drafts(columns.drafted_n, ended, columns.request, columns.n_requests)
+        return cls(columns, scores, exact, drafts, languages, len(np.unique(columns.request)))
 
     def kept(self, policy: Policy) -> NDArray[np.bool_]:
         """Outcome of a policy's rule at each position [K, S], whatever happened before it in the draft.

@@ -11,10 +11,11 @@ from draftgate.errors import TraceError
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
 from draftgate.replay.accept import Replayable
-from draftgate.replay.walk import Pieces, walk_fixed, walk_varied
+from draftgate.replay.walk import Pieces, walk
+from draftgate.stats.bootstrap import ratio_interval
 from draftgate.stats.sequence import Interval
 
-__all__ = ["EXPECTED_ERROR", "Prediction", "pieces", "predict"]
+__all__ = ["EXPECTED_ERROR", "Prediction", "pieces", "predict", "scaled"]
 
 EXPECTED_ERROR = {
     "step": "the recorded draft length: within 3% for tau >= .1; 10% too low below, where kept tokens change the text",
@@ -75,23 +76,39 @@ def pieces(replayable: Replayable, policy: Policy, by_request: bool = True) -> P
             f"policy '{policy.name}' drafts up to {k} tokens but the trace holds drafts of {recorded}: "
             f"record with k >= {k}, or replay a shorter draft"
         )
-    kept = replayable.kept(policy)
-    request, n = (columns.request, columns.n_requests) if by_request else (np.zeros(steps, np.int32), 1)
-    common = (kept, replayable.exact, columns.top1_margin, columns.drafted_n, request, n)
-    if isinstance(policy.length, Fixed) and k:
-        return walk_fixed(*common, k=k)
-    return walk_varied(*common, length=_lengths(replayable, policy), k=k)
+    return walk(
+        replayable.kept(policy),
+        replayable.exact,
+        columns.top1_margin,
+        replayable.drafts if by_request else replayable.drafts.as_one(),
+        k,
+        length=None if isinstance(policy.length, Fixed) else _lengths(replayable, policy),
+        # A greedy replacement is the argmax: the drafted token itself, where a strict threshold rejected the argmax.
+        same=replayable.exact if columns.greedy and _may_reject_exact(policy) else None,
+    )
+
+
+def _may_reject_exact(policy: Policy) -> bool:
+    """Whether the rule can reject a token that the lossless test keeps."""
+    return policy.rule in ("threshold", "typical")
 
 
 def _lengths(replayable: Replayable, policy: Policy) -> NDArray[np.int16]:
-    """Draft length of a piece that starts at each recorded position, [K + 1, S], at most what is left there."""
-    columns = replayable.columns
+    """Draft length of a piece that starts at each recorded position, [K + 1, S].
+
+    A later piece that takes all that is left of an uncut draft may have wanted more; it counts as wanting the most. Of
+    a piece that starts at the very end nothing is known; it counts as wanting what the position before would.
+    """
+    columns, most = replayable.columns, policy.length.most
     n = columns.shape[0]
     out = np.zeros((n + 1, columns.shape[1]), np.int16)
     evidence, category = columns.evidence.T, columns.category.T
     for j in range(n):
         left = (columns.drafted_n - j).clip(0)
         out[j] = policy.length.choose(evidence[:, j:], category[:, j:], left)
+        if j:
+            out[j, (columns.drafted_n == n) & (out[j] == left)] = most
+    out[n] = out[n - 1] if n else 0
     return out
 
 
@@ -110,47 +127,43 @@ def predict(replayable: Replayable, policy: Policy, cost: StepCost | None = None
     """
     with_interval = cost is not None and resamples > 0
     found = pieces(replayable, policy, by_request=with_interval)
-    length, lengths = float(1 + found.reach().sum()), found.lengths()
-    drafted_n = np.arange(len(lengths))
-    per_step = float(lengths @ drafted_n)
-    kept = int(found.passed.sum())
-    lossy_of_committed = (length - 1) / length / kept if kept else 0.0  # kept tokens are a share of those committed
+    by_length, tokens = found.by_length.sum(axis=0), float(found.tokens.sum())
+    steps, drafted = float(by_length.sum()), float(by_length @ np.arange(len(by_length)))
     seconds, none_s, interval = None, None, None
     if cost is not None:
-        step_s = cost.step_s(drafted_n)
-        seconds, none_s = float(lengths @ step_s), float(step_s[0])
+        step_s = cost.step_s(np.arange(len(by_length)))
+        seconds, none_s = float(by_length @ step_s), float(step_s[0])
         interval = _speedup_interval(found, step_s, resamples) if with_interval else None
     return Prediction(
         policy=policy.name,
         estimator="step" if policy.length == Fixed(replayable.columns.shape[0]) else "renewal",
-        acceptance_length=length,
-        acceptance_rate=(length - 1) / per_step if per_step else None,
-        coverage=float(1 - lengths[0]),
-        step_s=seconds,
-        tokens_per_s=None if seconds is None else length / seconds,
-        speedup=None if seconds is None or none_s is None else length / seconds * none_s,
-        lossy_share=float(found.lossy.sum() * lossy_of_committed),
-        given_up_nats=float(found.given_up.sum() * lossy_of_committed),
+        acceptance_length=tokens / steps,
+        acceptance_rate=float(found.accepted.sum()) / drafted if drafted else None,
+        coverage=1 - float(by_length[0]) / steps,
+        step_s=None if seconds is None else seconds / steps,
+        tokens_per_s=None if seconds is None else tokens / seconds,
+        speedup=None if seconds is None or none_s is None else tokens / seconds * none_s,
+        lossy_share=float(found.lossy.sum()) / tokens,
+        given_up_nats=float(found.given_up.sum()) / tokens,
         speedup_interval=interval,
         requests=replayable.requests,
     )
 
 
 def _speedup_interval(found: Pieces, step_s: NDArray[np.float64], resamples: int) -> Interval | None:
-    """Percentile bootstrap over requests: whole requests are drawn, since steps of one request are alike.
+    """Cluster bootstrap over requests of tokens per second, as a ratio to a step that drafts nothing.
 
     Args:
         step_s: seconds of a step by draft length, [k + 1].
     """
-    stepped = np.flatnonzero(found.stepped())
-    n = len(stepped)
-    if n < 2:
+    stepped = found.by_length.sum(axis=1) > 0
+    if stepped.sum() < 2:
         return None
-    weights = np.zeros((resamples + 1, len(found.lossy)))
-    weights[0] = 1.0  # the trace itself
-    weights[1:, stepped] = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=resamples)
-    length, seconds = 1 + found.reach(weights).sum(axis=-1), found.lengths(weights) @ step_s
-    speedup = length / seconds * step_s[0]
-    low, high = np.quantile(speedup[1:], [0.025, 0.975])
-    whole = float(speedup[0])
-    return Interval(whole, min(float(low), whole), max(float(high), whole), n, 0.95, null=1.0)
+    seconds = found.by_length[stepped] @ step_s
+    return scaled(ratio_interval(found.tokens[stepped], seconds, resamples=resamples), float(step_s[0]))
+
+
+def scaled(interval: Interval, by: float) -> Interval:
+    """Tokens per second as a speedup: everything times the seconds of a token without speculation."""
+    estimate, low, high = (None if v is None else v * by for v in (interval.estimate, interval.low, interval.high))
+    return Interval(estimate, low, high, interval.n, interval.confidence, null=1.0)

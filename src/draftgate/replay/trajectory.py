@@ -17,9 +17,8 @@ from draftgate.errors import TraceError
 from draftgate.policy.length import Length
 from draftgate.policy.lookup import SuffixLookup
 from draftgate.policy.policy import Policy
-from draftgate.replay.predict import Prediction
+from draftgate.replay.predict import Prediction, scaled
 from draftgate.stats.bootstrap import ratio_interval
-from draftgate.stats.sequence import Interval
 
 __all__ = ["Trajectory", "Walked", "predict_trajectories", "retrace", "walk"]
 
@@ -31,13 +30,13 @@ class Trajectory:
     """What lookup would have proposed at each output position 1..n-1 of one request (index t - 1).
 
     Attributes:
-        match: length of the matching context in tokens, [n - 1]; 0 where nothing matches.
+        match: strength of the match (policy.lookup), [n - 1]; 0 where nothing matches.
         available: proposed tokens, [n - 1].
         confirmed: leading proposed tokens that the text confirms, [n - 1].
         category: categories of proposed tokens [n - 1, K]; zeros when not classified.
     """
 
-    match: NDArray[np.int64]
+    match: NDArray[np.float64]
     available: NDArray[np.int64]
     confirmed: NDArray[np.int64]
     category: NDArray[np.uint8]
@@ -45,7 +44,7 @@ class Trajectory:
     @property
     def evidence(self) -> NDArray[np.float64]:
         """Evidence of each proposed token, [n - 1, K]."""
-        return SuffixLookup.evidence(0, self.category.shape[1]) + self.match[:, None]
+        return SuffixLookup.evidence(0.0, self.category.shape[1]) + self.match[:, None]
 
 
 def retrace(
@@ -68,11 +67,12 @@ def retrace(
     """
     lookup = SuffixLookup([*prompt, *output[:1]])
     n = max(len(output) - 1, 0)
-    match, available, confirmed = np.zeros((3, n), np.int64)
+    match, (available, confirmed) = np.zeros(n), np.zeros((2, n), np.int64)
     proposals: list[Sequence[int]] = []
     for i in range(n):
         t = i + 1
-        tokens, match[i] = lookup.propose(min(most, max_tokens - t - 1))
+        tokens, _ = lookup.propose(min(most, max_tokens - t - 1))
+        match[i] = lookup.strength
         end = next((j for j, token in enumerate(tokens) if token in end_tokens), len(tokens) - 1)
         tokens = tokens[: end + 1]
         pairs = zip(tokens, output[t:], strict=False)
@@ -141,7 +141,7 @@ def predict_trajectories(
         none_s = float(cost.step_s(np.array(0)))
         seconds = float(per_request.sum() / steps)
         if resamples and len(walked) > 1:
-            interval = _scaled(ratio_interval(committed, per_request, resamples=resamples), none_s)
+            interval = scaled(ratio_interval(committed, per_request, resamples=resamples), none_s)
     return Prediction(
         policy=policy.name,
         estimator="trajectory",
@@ -168,9 +168,3 @@ def _check(trajectories: Sequence[Trajectory], policy: Policy) -> None:
     most = min(t.category.shape[1] for t in trajectories)
     if policy.length.most > most:
         raise TraceError(f"policy '{policy.name}' drafts up to {policy.length.most} tokens but {most} were retraced")
-
-
-def _scaled(interval: Interval, by: float) -> Interval:
-    low, high = (None if v is None else v * by for v in (interval.low, interval.high))
-    estimate = None if interval.estimate is None else interval.estimate * by
-    return Interval(estimate, low, high, interval.n, interval.confidence, 1.0)

@@ -1,200 +1,211 @@
-"""The renewal estimator: what a recorded draft says about other rules and shorter drafts.
+"""The renewal estimator: what recorded drafts say about other rules and shorter drafts.
 
 The target scored every drafted position on the draft's own prefix, so within a step any rule's outcome is known. A
-policy that drafts k' < k tokens would have met the same text in pieces: its first step drafts positions 0..k'-1; if all
-are kept and the bonus token is the one that the recording drafted at position k', its next step starts at position k'+1
-of the same recorded draft. Truncating every recorded draft instead forgets those good continuations and comes out too
-low.
+policy that drafts k' < k tokens would have met the same text in pieces, each a step of its own: the first drafts
+positions 0..k'-1; if all are kept and the bonus token is the one that the recording drafted at position k', the next
+piece starts at position k'+1 of the same recorded draft. So it does after a rejection whose replacement is the drafted
+token itself, as under thresholds stricter than exact match. Truncating every recorded draft instead forgets these good
+continuations and comes out too low.
 
-A piece that runs into the end of its recorded draft is right-censored. The chance of reaching each position is
-therefore the product-limit estimate (Kaplan and Meier, J. Am. Stat. Assoc. 53, 1958) over all pieces, and committed
-tokens per step are 1 + its sum. Draft lengths that depend on evidence are censored, and estimated, likewise.
+Tokens per step is then a ratio of sums (renewal-reward): tokens of all pieces over pieces. A piece that runs into the
+end of its recorded draft with everything kept counts as the share of a full piece that was seen, tokens over k' + 1.
+That keeps long runs of kept tokens at their true weight; counting such pieces whole, or as right-censored in a
+product-limit estimate, was tried and is wrong by 2-10% (docs/log.md).
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Pieces", "product_limit", "walk_fixed", "walk_varied"]
+__all__ = ["Drafts", "Pieces", "walk"]
 
 Mask = NDArray[np.bool_]
-Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """Recorded drafts of S steps, up to K positions each.
+
+    Attributes:
+        drafted_n: recorded draft lengths [S]; one below K was cut by the request's room or by an end token, so any
+            other policy would have met the same cut.
+        ended: the last drafted token was kept and ended the text, so that no bonus token followed [S].
+        request: request of each step [S], in 0..n_requests - 1.
+        n_requests: R.
+    """
+
+    drafted_n: NDArray[np.int32]
+    ended: Mask
+    request: NDArray[np.int32]
+    n_requests: int
+
+    def as_one(self) -> "Drafts":
+        """The same drafts, counted as one request."""
+        return Drafts(self.drafted_n, self.ended, np.zeros_like(self.request), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Counts over pieces, by request; each piece is one step of the policy in question.
+    """Sums over pieces, by request.
 
     Attributes:
-        at_risk: pieces that reached draft position c with a known outcome there, [R, k].
-        passed: those whose token at c was kept, [R, k].
-        drafted: pieces by draft length 0..k, [R, k + 1].
-        open_end: pieces of which only the least draft length 0..k is known: they wanted all that was recorded, and may
-            have wanted more, [R, k + 1].
-        lossy: kept tokens that the lossless test would have rejected, [R].
-        given_up: sum over those of the log-probability lost against the target's first choice, in nats, [R].
+        tokens: committed tokens [R].
+        accepted: kept draft tokens [R].
+        by_length: pieces by draft length 0..k, cut ones as shares [R, k + 1].
+        lossy: kept tokens that the lossless test would have rejected [R].
+        given_up: log-probability lost by those against the target's first choice, in nats [R].
     """
 
-    at_risk: Ints
-    passed: Ints
-    drafted: Ints
-    open_end: Ints
-    lossy: Ints
-    given_up: NDArray[np.float64]
-
-    def stepped(self) -> Mask:
-        """Requests that took steps, [R]."""
-        stepped: Mask = (self.drafted + self.open_end).sum(axis=1) > 0
-        return stepped
-
-    def reach(self, weights: NDArray[Any] | None = None) -> NDArray[np.float64]:
-        """Chance of keeping at least c + 1 tokens, [..., k], over requests with weights [..., R], by default all 1."""
-        w = np.ones(len(self.lossy)) if weights is None else weights
-        return product_limit(w @ self.at_risk, w @ self.passed)
-
-    def lengths(self, weights: NDArray[Any] | None = None) -> NDArray[np.float64]:
-        """Share of steps that draft 0..k tokens, [..., k + 1], over requests with weights as in `reach`."""
-        w = np.ones(len(self.lossy)) if weights is None else weights
-        known, more = _at_least(w @ self.drafted), _at_least(w @ self.open_end)[..., 1:]
-        beyond = product_limit(known[..., :-1] + more, known[..., 1:] + more)
-        return -np.diff(beyond, axis=-1, prepend=1.0, append=0.0)
+    tokens: Floats
+    accepted: Floats
+    by_length: Floats
+    lossy: Floats
+    given_up: Floats
 
 
-def product_limit(at_risk: NDArray[Any], passed: NDArray[Any]) -> NDArray[np.float64]:
-    """Cumulative product of passed / at_risk along the last axis; 0 from the first position that nothing reached."""
-    ratio = np.divide(passed, at_risk, out=np.zeros(at_risk.shape), where=at_risk > 0)
-    chance: NDArray[np.float64] = ratio.cumprod(axis=-1)
-    return chance
-
-
-def _at_least(counts: NDArray[Any]) -> NDArray[Any]:
-    """Sums from each place of the last axis to its end."""
-    return counts[..., ::-1].cumsum(axis=-1)[..., ::-1]
-
-
-class _Tally:
-    """Sums over the steps of each request, which should lie next to each other, for speed only."""
-
-    def __init__(self, request: NDArray[np.int32], n_requests: int, k: int) -> None:
-        first = np.flatnonzero(request[1:] != request[:-1]) + 1
-        self._starts = np.concatenate([[0], first]) if len(request) else first
-        self._request = request
-        self.at_risk, self.passed = np.zeros((2, n_requests, k), np.int64)
-        self.drafted, self.open_end = np.zeros((2, n_requests, k + 1), np.int64)
-        self._lossy, self._given_up = np.zeros(n_requests, np.int64), np.zeros(n_requests)
-
-    def add(self, to: Ints, steps: Mask) -> None:
-        """Count `steps` [S] in an array [R]."""
-        if len(to) == 1:
-            to += np.count_nonzero(steps)
-        elif len(self._starts):
-            counts = np.add.reduceat(steps, self._starts, dtype=np.int64)
-            np.add.at(to, self._request[self._starts], counts)
-
-    def add_at(self, to: Ints, steps: Mask, column: NDArray[np.int16]) -> None:
-        """Count `steps` [S] in an array [R, m], each in its own column."""
-        at = np.flatnonzero(steps)
-        cell = column[at] if len(to) == 1 else self._request[at] * np.int64(to.shape[1]) + column[at]
-        to += np.bincount(cell, minlength=to.size).reshape(to.shape)
-
-    def add_lossy(self, steps: Mask, margin: NDArray[np.float32]) -> None:
-        """Count lossy tokens at `steps` [S], which are few, and what they gave up."""
-        at = np.flatnonzero(steps)
-        request, n = self._request[at], len(self._lossy)
-        self._lossy += np.bincount(request, minlength=n)
-        self._given_up += np.bincount(request, margin[at], n)
-
-    def pieces(self) -> Pieces:
-        """The sums so far."""
-        return Pieces(self.at_risk, self.passed, self.drafted, self.open_end, self._lossy, self._given_up)
-
-
-def walk_fixed(
+def walk(
     kept: Mask,
     exact: Mask,
     margin: NDArray[np.float32],
-    drafted_n: NDArray[np.int32],
-    request: NDArray[np.int32],
-    n_requests: int,
+    drafts: Drafts,
     k: int,
+    length: NDArray[Any] | None = None,
+    same: Mask | None = None,
 ) -> Pieces:
-    """Pieces of drafts of exactly k tokens.
-
-    A step without a recorded draft is a piece of length 0 that fails at position 0, under any policy.
+    """Walk recorded drafts in the pieces of another policy.
 
     Args:
-        kept: the rule's outcome at each recorded position [K, S], whatever came before it; `exact` itself for a rule
-            that is lossless.
+        kept: the rule's outcome at each recorded position [K, S], whatever came before it; `exact` itself for a
+            lossless rule.
         exact: the lossless test's outcome [K, S].
         margin: nats below the target's first choice [K, S].
-        drafted_n: recorded draft lengths [S].
-        request: request of each step [S].
-        n_requests: R; requests without steps are rows of zeros.
-        k: draft length, 1..K.
+        k: longest draft, 0..K.
+        length: draft length of a piece that starts at each recorded position [K + 1, S]; None drafts k, or what the
+            recording had.
+        same: positions whose replacement after a rejection would be the drafted token itself [K, S]; None for a rule
+            that keeps all of `exact`, where there are none.
     """
-    tally = _Tally(request, n_requests, k)
-    lossy = kept is not exact
-    alive = drafted_n > 0
-    tally.add(tally.drafted[:, 0], ~alive)
-    tally.add(tally.at_risk[:, 0], ~alive)
-    for j in range(len(kept)):
-        at = j % (k + 1)
-        alive = alive & (drafted_n > j)
-        if at == k:  # the bonus token: the target's own, equal to the recorded draft or not
-            alive &= exact[j]
-            continue
-        if at == 0:
-            tally.add(tally.drafted[:, k], alive)
-        tally.add(tally.at_risk[:, at], alive)
-        alive &= kept[j]
-        tally.add(tally.passed[:, at], alive)
-        if lossy:
-            tally.add_lossy(alive & ~exact[j], margin[j])
-    return tally.pieces()
+    if length is None and same is None and k:
+        return _walk_runs(kept, exact, margin, drafts, k)
+    length = np.full((len(kept) + 1, len(drafts.drafted_n)), k) if length is None else length
+    return _walk_steps(kept, exact, margin, drafts, k, length, np.zeros_like(exact) if same is None else same)
 
 
-def walk_varied(
+def _walk_runs(kept: Mask, exact: Mask, margin: NDArray[np.float32], drafts: Drafts, k: int) -> Pieces:
+    """Pieces of equal length that end at the first miss: they depend only on how many positions come before it."""
+    most, steps = kept.shape
+    alive = np.ones(steps, bool)
+    run = np.zeros(steps, np.int64)
+    lossy, given_up = np.zeros((2, drafts.n_requests))
+    for j in range(most):
+        alive &= drafts.drafted_n > j
+        alive &= exact[j] if j % (k + 1) == k else kept[j]  # a bonus token is the target's own
+        run += alive
+        if kept is not exact and j % (k + 1) < k:
+            _count_lossy(alive & ~exact[j], margin[j], drafts.request, lossy, given_up)
+    table = _run_table(most, k)
+    cell = (run * (most + 1) + drafts.drafted_n) * 2 + (drafts.ended & (run == drafts.drafted_n))
+    size = len(table)
+    counts = np.bincount(drafts.request * size + cell, minlength=drafts.n_requests * size)
+    sums = counts.reshape(drafts.n_requests, size) @ table
+    return Pieces(sums[:, 0], sums[:, 1], sums[:, 2:], lossy, given_up)
+
+
+@lru_cache(maxsize=256)
+def _run_table(most: int, k: int) -> Floats:
+    """[run x drafted x ended, 2 + k + 1]: tokens, accepted tokens and pieces by length of one recorded draft."""
+    rows = [_run_pieces(run, n, bool(e), most, k) for run in range(most + 1) for n in range(most + 1) for e in (0, 1)]
+    return np.array(rows)
+
+
+def _run_pieces(run: int, n: int, ended: bool, most: int, k: int) -> list[float]:
+    """The pieces of a recorded draft of n tokens whose first miss is at position `run` (n when there is none)."""
+    tokens = accepted = 0.0
+    by_length = [0.0] * (k + 1)
+    start = 0
+    while start <= run:
+        kept = min(k, run - start)
+        cut = kept < k and run == n  # it ran into the end of the draft: all known positions are kept
+        if ended and start + kept == n and start + kept > 0:
+            if kept:  # the text ended with a drafted token
+                tokens, accepted = tokens + kept, accepted + kept
+                by_length[kept] += 1
+            break
+        share = (kept + 1) / (k + 1) if cut and n == most else 1.0
+        tokens, accepted = tokens + kept + 1, accepted + kept
+        by_length[kept if cut and n < most else k] += share
+        if cut or start + kept >= n or kept < k:
+            break
+        start += k + 1
+    return [tokens, accepted, *by_length]
+
+
+def _count_lossy(
+    steps: Mask, margin: NDArray[np.float32], request: NDArray[np.int32], lossy: Floats, given_up: Floats
+) -> None:
+    at = np.flatnonzero(steps)
+    lossy += np.bincount(request[at], minlength=len(lossy))
+    given_up += np.bincount(request[at], margin[at], len(lossy))
+
+
+class _Sums:
+    """Sums over closed pieces."""
+
+    def __init__(self, drafts: Drafts, k: int) -> None:
+        self._request, n = drafts.request, drafts.n_requests
+        self.tokens, self.accepted, self.lossy, self.given_up = np.zeros((4, n))
+        self.by_length = np.zeros((n, k + 1))
+
+    def close(self, steps: Mask, kept: NDArray[np.int64], length: NDArray[np.int64], bonus: Any, share: Any) -> None:
+        """Add the current piece of some steps [S]: kept + bonus tokens, as `share` of a step that drafted `length`."""
+        at = np.flatnonzero(steps)
+        if not len(at):
+            return
+        request, n = self._request[at], len(self.tokens)
+        bonus, share = (np.broadcast_to(value, steps.shape)[at] for value in (bonus, share))
+        self.tokens += np.bincount(request, kept[at] + bonus, n)
+        self.accepted += np.bincount(request, kept[at], n)
+        width = self.by_length.shape[1]
+        self.by_length += np.bincount(request * width + length[at], share, n * width).reshape(n, width)
+
+
+def _walk_steps(
     kept: Mask,
     exact: Mask,
     margin: NDArray[np.float32],
-    drafted_n: NDArray[np.int32],
-    request: NDArray[np.int32],
-    n_requests: int,
-    length: NDArray[Any],
+    drafts: Drafts,
     k: int,
+    length: NDArray[Any],
+    same: Mask,
 ) -> Pieces:
-    """Pieces of drafts whose length depends on where they start.
-
-    A piece of n < k tokens, all kept, fails at position n if that position was recorded, and then its bonus token may
-    lead to the next piece. A piece that starts inside a recorded draft and asks for exactly what is left of it counts
-    as `open_end`; the first piece of a step had the whole draft to choose from.
-
-    Args:
-        length: draft length, 0..k, of a piece that starts at recorded position j, [K + 1, S]; 0 at j = 0 of a step
-            without a draft; other arguments as in `walk_fixed`.
-    """
-    tally = _Tally(request, n_requests, k)
-    lossy = kept is not exact
-    alive = np.ones(len(drafted_n), bool)
-    at, end = np.zeros((2, len(drafted_n)), np.int16)
-    for j in range(len(kept) + 1):
-        known = drafted_n > j
-        alive &= known | (j == 0)  # a first piece always counts; a later one only where the recorded draft goes on
-        starts = alive & (at == 0)
-        np.copyto(end, length[j], where=starts, casting="same_kind")
-        is_open = starts & (end < k) & (end == drafted_n - j) & (j > 0)
-        tally.add_at(tally.open_end, is_open, end)
-        tally.add_at(tally.drafted, starts & ~is_open, end)
-        tally.add_at(tally.at_risk, alive & (at < k), at)
-        if j == len(kept):
+    """As `walk`, with a state for each step: kept tokens and draft length of its current piece."""
+    most, n = len(kept), drafts.drafted_n
+    sums = _Sums(drafts, k)
+    alive, fresh = np.ones((2, len(n)), bool)
+    at, end = np.zeros((2, len(n)), np.int64)
+    full = n == most
+    for j in range(most + 1):
+        np.copyto(end, length[j], where=fresh, casting="unsafe")
+        over = alive & (n == j)
+        text_ended = over & drafts.ended
+        sums.close(text_ended & (at > 0), at, np.minimum(end, at), 0, 1.0)
+        cut = over & ~text_ended
+        sums.close(cut & ~full, at, np.minimum(end, at), 1, 1.0)
+        sums.close(cut & full, at, end, 1, (at + 1) / (end + 1))
+        if j == most:
             break
-        ends = alive & (at == end)
-        passes = alive & ~ends & known & kept[j]
-        tally.add_at(tally.passed, passes, at)
-        if lossy:
-            tally.add_lossy(passes & ~exact[j], margin[j])
+        alive &= ~over
+        bonus = alive & (at == end)
+        passes = alive & ~bonus & kept[j]
+        fails = alive & ~bonus & ~kept[j]
+        sums.close(bonus | fails, at, end, 1, 1.0)
+        if kept is not exact:
+            _count_lossy(passes & ~exact[j], margin[j], drafts.request, sums.lossy, sums.given_up)
+        fresh = (bonus & exact[j]) | (fails & same[j])
+        alive = passes | fresh
         at = (at + 1) * passes
-        alive = passes | (ends & known & exact[j])
-    return tally.pieces()
+    return Pieces(sums.tokens, sums.accepted, sums.by_length, sums.lossy, sums.given_up)

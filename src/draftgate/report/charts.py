@@ -1,4 +1,4 @@
-"""Charts as inline SVG: drawn without pyplot, cleaned so that a page of many is valid, and legible in light and dark."""
+"""Charts as inline SVG: drawn without pyplot, cleaned so that a page holds many, legible in light and dark."""
 
 import io
 import re
@@ -56,9 +56,9 @@ def speedups(chart: str, label: str, arms: Sequence[Row]) -> str:
         for y, arm in enumerate(arms):
             speed, predicted = arm["speedup"], (arm["predicted"] or {})
             colour = _LOSSLESS if arm["lossless"] else _LOSSY
-            shown += _range_x(axes, y, speed, fmt="o", color=colour, elinewidth=2)
+            shown += _range_x(axes, y, speed, marker="o", color=colour)
             replayed = predicted.get("speedup_interval") or {"estimate": predicted.get("speedup")}
-            shown += _range_x(axes, y + 0.28, replayed, fmt="D", color=_GREY, mfc="none", markersize=4)
+            shown += _range_x(axes, y + 0.28, replayed, marker="D", color=_GREY, mfc="none", markersize=4)
         axes.axvline(1.0, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
         for name, style in (
             ("measured, lossless", {"color": _LOSSLESS, "marker": "o"}),
@@ -118,7 +118,8 @@ def pareto(chart: str, label: str, front: Sequence[Row], arms: Sequence[Row], li
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}x")
         axes.set_xlabel("log-probability given up, nats per committed token")
         axes.set_ylabel("replayed speedup")
-        axes.legend(**_LEGEND)
+        if points:
+            axes.legend(**_LEGEND)
 
     return _draw(chart, label, (_WIDE_IN, 3.1), plot)
 
@@ -204,16 +205,20 @@ def break_even(chart: str, label: str, maxima: Sequence[Row]) -> str:
 
 def _range_x(axes: Any, y: float, value: Row, **style: Any) -> list[float]:
     """A point with its interval, if there is one; returns the numbers that were drawn."""
-    middle, low, high = (value.get(name) for name in ("estimate", "low", "high"))
+    middle, low, high = value["estimate"], value.get("low"), value.get("high")
     if middle is None:
         return []
-    bounded = low is not None and high is not None
-    axes.errorbar(middle, y, xerr=[[middle - low], [high - middle]] if bounded else None, **style)
-    return [middle, low, high] if bounded else [middle]
+    if low is None or high is None:
+        axes.plot(middle, y, linestyle="none", **style)
+        return [middle]
+    axes.errorbar(middle, y, xerr=[[middle - low], [high - middle]], **style)
+    return [middle, low, high]
 
 
 def _shares(axes: Any, x: Sequence[float], rows: Sequence[Row], colour: str, name: str | None = None) -> None:
-    known = [(at, r["rate"], r["rate"] - r["low"], r["high"] - r["rate"]) for at, r in zip(x, rows, strict=True) if r["n"]]
+    known = [
+        (at, r["rate"], r["rate"] - r["low"], r["high"] - r["rate"]) for at, r in zip(x, rows, strict=True) if r["n"]
+    ]
     at, rate, below, above = zip(*known, strict=True) if known else ((), (), (), ())
     axes.errorbar(at, rate, yerr=[below, above], fmt="o", color=colour, elinewidth=1.6, label=name)
     _percent_axis(axes)

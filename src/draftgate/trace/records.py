@@ -35,7 +35,7 @@ class Drafted:
 
     Attributes:
         tokens: drafted token ids.
-        evidence: what the drafter knew: matching context in tokens, or the draft's own probability.
+        evidence: what the drafter knew: strength of the lookup match, or the draft's own probability.
         category: token categories (policy.category.Category).
         logp: target log-probability of the token.
         logq: draft log-probability of the token; 0 for a deterministic draft.

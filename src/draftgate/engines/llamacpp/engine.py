@@ -98,10 +98,10 @@ class LlamaCpp:
 
     def _open(self, opened: ExitStack, target: Path, draft: Path | None, threads: int | None) -> None:
         self._target = opened.enter_context(closing(Model(target)))
-        if self._n_ctx > self._target.n_ctx_train:
+        trained = self._target.n_ctx_train
+        if self._n_ctx > trained:
             raise ConfigError(
-                f"context of {self._n_ctx} tokens exceeds the {self._target.n_ctx_train} that {target.name} was trained "
-                "for; lower --context"
+                f"context of {self._n_ctx} exceeds the {trained} that {target.name} was trained for; lower --context"
             )
         processors = len(os.sched_getaffinity(0))
         self._threads = threads or processors

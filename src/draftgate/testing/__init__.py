@@ -1,0 +1,1 @@
+"""Conformance suites: what every engine must do, as tests to inherit. Needs pytest."""
