@@ -1,4 +1,5 @@
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -6,14 +7,17 @@ import pytest
 pytest.register_assert_rewrite("draftgate.testing.engine")
 
 from draftgate.engines.llamacpp import models  # noqa: E402 (assertions are rewritten before the import)
+from draftgate.engines.llamacpp.engine import LlamaCpp  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def pulled() -> Callable[[str], Path]:
-    """The file of a registered model; fetched or made in the user's model folder when it is not there."""
+def smollm() -> Path:
+    """The default target, in the user's own model folder: pulled once, verified each session."""
+    return models.pull("smollm2-135m")
 
-    def path(name: str) -> Path:
-        pulled_now = {status.model.name: status for status in models.listing()}[name]
-        return pulled_now.path if pulled_now.present else models.pull(name)
 
-    return path
+@pytest.fixture(scope="session")
+def llama(smollm: Path) -> Iterator[LlamaCpp]:
+    """The real engine on one thread, with lookup drafts and room for two sequences."""
+    with closing(LlamaCpp(smollm, n_ctx=512, threads=1, max_batch=2)) as engine:
+        yield engine

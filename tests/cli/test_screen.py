@@ -10,7 +10,7 @@ FIGURES = {"tokens_per_s": 120.0, "acceptance_rate": 0.5, "acceptance_length": 2
 NOTHING = {"estimate": None, "low": None, "high": None, "n": 0, "how": "measured"}
 ARMS = [
     {"arm": "exact-k3", "lossless": True, "speedup": SPEED, **FIGURES},
-    {"arm": "[b]odd", "lossless": False, "speedup": NOTHING, **dict.fromkeys(FIGURES)},
+    {"arm": "[b]odd", "lossless": False, "speedup": NOTHING, **dict.fromkeys(FIGURES), "requests": 0},
 ]
 
 
@@ -61,7 +61,9 @@ def test_a_line_is_not_wrapped(capsys):
 
 
 def rendered(width: int, terminal: bool = False) -> str:
-    console = Console(file=io.StringIO(), width=width, force_terminal=terminal, color_system="standard")
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=terminal, color_system="standard" if terminal else None
+    )
     console.print(arm_table("chat: use exact-k3", ARMS, "faster", "exact-k3"))
     return console.file.getvalue()
 
@@ -70,14 +72,8 @@ def rendered(width: int, terminal: bool = False) -> str:
 def test_a_table_fits_80_columns_with_whole_names(width):
     lines = [line.rstrip() for line in rendered(width).splitlines()]
     assert max(map(len, lines)) <= 80
-    assert lines[2].split() == [
-        "> exact-k3".split()[0],
-        "exact-k3",
-        "1.50",
-        "1.25..1.75",
-        *"- 120.0 50% 2.50 100% 9".split(),
-    ]
-    assert lines[3].split() == ["[b]odd", "(lossy)", *"- - - - - - - None".split()]
+    assert " ".join(lines[2].split()) == "> exact-k3 1.50 1.25..1.75 - 120.0 50% 2.50 100% 9"
+    assert " ".join(lines[3].split()) == "[b]odd (lossy) - - - - - - - 0"
 
 
 def test_colour_is_for_terminals():

@@ -133,6 +133,17 @@ def test_repeats_of_a_prompt_are_averaged_and_not_counted_as_prompts(make_blocks
     assert arm_speedup(four, "k3", 0.05, 1).low == pytest.approx(arm_speedup(once, "k3", 0.05, 1).low)
 
 
+def test_what_the_fake_engine_measures_does_not_depend_on_what_ran_before(engine, small_workload):
+    """The resume tests rest on this."""
+    first, second = requests_of(engine, small_workload(2))
+    fresh = FakeEngine().generate([second], FAST.policy)
+    for policy in (SLOW.policy, FAST.policy, FAST.policy):
+        engine.generate([first], policy)
+        engine.generate([second], policy)
+    assert engine.generate([second], FAST.policy) == fresh
+    assert FakeEngine().generate([second], SLOW.policy)[0].prefill_s != fresh[0].prefill_s  # noise differs by policy
+
+
 def test_nothing_measured_is_none(make_blocks):
     interval = arm_speedup(make_blocks({"k3": [2.0]}), "other", 0.05, 1)
     assert (interval.estimate, interval.low, interval.n) == (None, None, 0)

@@ -42,7 +42,8 @@ def pull(names: tuple[str, ...]) -> None:
     from draftgate.engines.llamacpp.models import pull as fetch
 
     columns: tuple[Any, ...] = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         for name in names:
             task = bars.add_task(name, total=None)
 

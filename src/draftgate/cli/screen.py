@@ -123,7 +123,13 @@ def arm_table(
     Args:
         verdict: "faster", "off" or "inconclusive"; colours the title.
     """
-    table = Table(title=Text(title, _STYLES.get(verdict, "bold")), title_justify="left", box=None, pad_edge=False)
+    table = Table(
+        title=Text(title, _STYLES.get(verdict, "bold")),
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     table.add_column("arm", overflow="fold", min_width=22)
     for name in ("speedup", "interval", "replay", "tok/s", "accept", "length", "cover", "n"):
         table.add_column(name, justify="right", no_wrap=True)

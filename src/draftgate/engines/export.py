@@ -43,11 +43,13 @@ def _llamacpp(policy: Policy, draft: str) -> Exported:
 
 
 def _by_lookup(policy: Policy) -> tuple[list[str], list[str]]:
-    flags = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", str(policy.length.most)]
-    if isinstance(policy.length, Cut):  # evidence is the match in whole tokens, so 2.5 asks for 3
-        return [*flags, "--spec-ngram-simple-size-n", str(max(1, math.ceil(policy.length.least)))], []
-    note = "llama.cpp needs a shortest match: 2 tokens here, where draftgate takes any"
-    return [*flags, "--spec-ngram-simple-size-n", "2"], [note]
+    least, note = 2, "llama.cpp needs a shortest match: 2 tokens here, where draftgate takes any"
+    if isinstance(policy.length, Cut):
+        # Strength is at most the match in tokens, so this is the shortest match that the cut can let through.
+        least = max(1, math.ceil(policy.length.least))
+        note = "llama.cpp counts matching tokens; draftgate divides them by the number of ways the text went on"
+    flags = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(least)]
+    return [*flags, "--spec-ngram-simple-size-m", str(policy.length.most)], [note]
 
 
 def _by_model(policy: Policy, draft: str) -> tuple[list[str], list[str]]:

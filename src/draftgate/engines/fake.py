@@ -58,7 +58,8 @@ class _Chain:
     def prefill(self, sequence: int, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Start a sequence."""
         self._held[sequence] = []
-        return self.decode([(sequence, 0, tokens)], last_only=True)[0]
+        last: NDArray[np.float32] = self.decode([(sequence, 0, tokens)], last_only=True)[0]
+        return last
 
     def decode(self, rows: Sequence[tuple[int, int, Sequence[int]]], last_only: bool = False) -> NDArray[np.float32]:
         """Logits of new tokens."""
