@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -264,3 +265,10 @@ def test_a_preset_wins_over_a_file_of_its_name(tmp_path: Path, monkeypatch: pyte
 def test_a_place_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         save(preset("code"), tmp_path)
+
+
+def test_policies_survive_json():
+    """Batch sizes are whole numbers as YAML keys and text as JSON keys."""
+    length = Goodput(1, Calibration({"*": ((1.0,), (0.5,))}), {1: (0.1, 0.2), 4: (0.3, 0.4)}, {1: 10.0, 4: 20.0})
+    policy = Policy("json", length=length)
+    assert parse(json.loads(json.dumps(dump(policy)))) == policy

@@ -41,14 +41,7 @@ class Arm:
             KeyError: a value is missing.
             ConfigError: the policy is not valid.
         """
-        return cls(parse(_whole_keys(data["policy"])), data["origin"], data["prediction"])
-
-
-def _whole_keys(value: Any) -> Any:
-    """Undo what JSON does to whole-number keys, such as the batch sizes of a goodput length."""
-    if not isinstance(value, dict):
-        return value
-    return {int(key) if str(key).isdecimal() else key: _whole_keys(v) for key, v in value.items()}
+        return cls(parse(data["policy"]), data["origin"], data["prediction"])
 
 
 def require_distinct(arms: Sequence[Arm]) -> None:
