@@ -3,8 +3,9 @@ import json
 import numpy as np
 import pytest
 
+from draftgate.policy.policy import Policy
 from draftgate.replay.accept import Replayable
-from draftgate.replay.summary import summarise
+from draftgate.replay.summary import rejected_by, summarise
 
 
 @pytest.fixture(params=["real", "random"])
@@ -57,3 +58,14 @@ def test_what_is_unknown_is_none(random_columns):
     assert found["positions"][0]["survival"] == {"n": 0, "rate": None, "low": None, "high": None}
     assert (found["categories"], found["offsets"]) == ([], [])
     assert found["per_request"] == {"n": 0, "mean": None, "sd": None}
+
+
+def test_rejected_by_counts_what_the_lossless_test_keeps(real):
+    replayable = Replayable.of(real.columns)
+    kept = int(real.columns.accepted.sum())
+    assert rejected_by(replayable, Policy("all", "threshold", 0.0)) == {"n": kept, "share": 0.0}
+    assert rejected_by(replayable, Policy("or", "threshold-or-lossless", 0.65))["share"] == 0.0
+    strict = rejected_by(replayable, Policy("code", "threshold", 0.65))
+    p = np.exp(real.columns.logp)
+    by_hand = sum((p[:n, s] < 0.65).sum() for s, n in enumerate(real.columns.accepted))
+    assert strict["share"] == pytest.approx(by_hand / kept)

@@ -95,6 +95,7 @@ def _show(result: dict[str, Any], out: Path) -> None:
         for line in filter(None, (f"why: {w['why']}", w["presets"], _differences(w["differences"]))):
             click.echo(f"  {line}")
         click.echo()
+    click.echo(result["across"]["why"])
     click.echo("speedup: measured, decode time of the same prompts against no speculation; interval: 95%, valid at any")
     click.echo("number of looks, over all arms of a workload; replay: speedup predicted from the recording.")
     click.echo(f"report: {out / 'report.html'}")

@@ -54,11 +54,13 @@ class Decision:
         verdict: "faster" when an arm is proven faster than none, "off" otherwise, "inconclusive" when too little ran.
         arm: the recommended arm, the baseline unless another is proven faster.
         why: one sentence with the figures behind it.
+        best: the arm that the sentence is about, which a verdict of "off" does not recommend; None when nothing ran.
     """
 
     verdict: str
     arm: Arm
     why: str
+    best: str | None
 
 
 def decide(arms: Sequence[Arm], blocks: Sequence[Block], alpha: float, allow_lossy: bool) -> Decision:
@@ -74,15 +76,15 @@ def decide(arms: Sequence[Arm], blocks: Sequence[Block], alpha: float, allow_los
     if proven:
         close = [name for name, estimate in proven.items() if estimate >= max(proven.values()) * (1 - _TIE)]
         name = min(close, key=lambda name: (*_complexity(named[name]), -proven[name]))
-        return Decision("faster", named[name], f"{name} is {_told(found[name])}")
+        return Decision("faster", named[name], f"{name} is {_told(found[name])}", name)
     none = named[BASELINE.name]
     if all(i.low is None for i in found.values()):
         n = max((i.n for i in found.values()), default=0)
         why = f"only {n} prompts were compared, too few for an interval: raise --budget, or add prompts"
-        return Decision("inconclusive", none, why)
+        return Decision("inconclusive", none, why, None)
     best = max(found, key=lambda name: _estimate(found[name]))
     why = f"nothing is proven faster than no speculation; the best was {best} at {_told(found[best])}"
-    return Decision("off", none, why)
+    return Decision("off", none, why, best)
 
 
 def _complexity(arm: Arm) -> tuple[bool, bool, int]:

@@ -1,20 +1,25 @@
 """Which arms to prove live, from what a recording predicts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from draftgate.cost.steps import StepCost
 from draftgate.errors import ConfigError
 from draftgate.experiment.arms import BASELINE, Arm, require_distinct
 from draftgate.experiment.record import max_tokens_of
 from draftgate.experiment.watch import Watch
+from draftgate.policy.language import language_offsets
 from draftgate.policy.length import Cut, Fixed, Goodput, Length
 from draftgate.policy.policy import Policy
-from draftgate.policy.presets import source_presets
+from draftgate.policy.presets import preset, source_presets
 from draftgate.replay.accept import Replayable
 from draftgate.replay.calibrate import fit_goodput, fit_goodput_trace
 from draftgate.replay.predict import Prediction, predict
+from draftgate.replay.summary import rejected_by
 from draftgate.replay.trajectory import Trajectory, predict_trajectories, retrace
 from draftgate.search.session import Session
 from draftgate.search.space import Space, label
@@ -34,15 +39,25 @@ _SEARCHED = 4000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What replay found: arms to run live, the Pareto front, and how many policies were scored."""
+    """What replay found.
+
+    Attributes:
+        arms: what to run live.
+        pareto: the front of predicted speedup against divergence.
+        searched: policies that were scored.
+        fixed: predicted speedup of every fixed lossless draft length.
+        rejected: by source preset, how many recorded tokens the lossless test keeps, and the share it rejects of them.
+    """
 
     arms: list[Arm]
     pareto: list[dict[str, Any]]
     searched: int
+    fixed: list[dict[str, Any]]
+    rejected: dict[str, dict[str, Any]]
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {"arms": [arm.to_mapping() for arm in self.arms], "pareto": self.pareto, "searched": self.searched}
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"arms": [arm.to_mapping() for arm in self.arms]}
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> "Plan":
@@ -51,7 +66,7 @@ class Plan:
         Raises:
             KeyError, TypeError, ConfigError: it was not written by this version.
         """
-        return cls([Arm.from_mapping(row) for row in data["arms"]], data["pareto"], data["searched"])
+        return cls(**{**data, "arms": [Arm.from_mapping(row) for row in data["arms"]]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +75,13 @@ class Oracle:
 
     Attributes:
         trajectories: None when the draft is a model, whose drafts cannot be made again without it.
+        outputs: recorded outputs by language.
     """
 
     replayable: Replayable
     cost: StepCost | None
     trajectories: Sequence[Trajectory] | None
+    outputs: Mapping[str, Sequence[NDArray[np.int32]]]
 
     @classmethod
     def of(
@@ -72,8 +89,13 @@ class Oracle:
     ) -> "Oracle":
         """Prepare a recorded trace; `most` is the longest lookup draft to consider."""
         longest = max(most, *(length.most for length in _ENGINE_DEFAULTS.values()))
-        trajectories = [_retraced(row, longest, end_tokens) for row in store.requests()] if lookup else None
-        return cls(Replayable.of(Columns.load(store)), cost, trajectories)
+        rows = store.requests()
+        trajectories = [_retraced(row, longest, end_tokens) for row in rows] if lookup else None
+        outputs: dict[str, list[NDArray[np.int32]]] = {}
+        for row in rows:
+            if row.language is not None:
+                outputs.setdefault(row.language, []).append(row.output_tokens)
+        return cls(Replayable.of(Columns.load(store)), cost, trajectories, outputs)
 
     @property
     def recorded_k(self) -> int:
@@ -117,21 +139,37 @@ def make_plan(oracle: Oracle, workload: str, greedy: bool, most: int, seed: int,
     session = _search(oracle, workload, greedy, seed, watch)
     rule = "exact" if greedy else "lossless"
     length = oracle.goodput(most)
-    lossless = [(policy, p) for policy, p in session.told if policy.lossless]
-    lossless += [
-        (policy, oracle(policy))
-        for k in range(oracle.recorded_k + 1, most + 1)
+    fixed = [
+        (k, policy, oracle(policy))
+        for k in range(1, most + 1)
         if oracle.can(policy := Policy(f"{rule}-k{k}", rule, length=Fixed(k)))
     ]
-    best = (_fastest(lossless, Fixed), _fastest(lossless, Cut))
+    presets = [*source_presets(workload), *_by_language(oracle.outputs)]
     default = Policy("engine-default", rule, length=_ENGINE_DEFAULTS[oracle.trajectories is not None])
     candidates = [Arm(default, "engine default"), Arm(Policy("goodput", rule, length=length), "lossless")]
-    candidates += [Arm(policy, "lossless") for policy in best if policy is not None]
-    candidates += [Arm(policy, "source preset") for policy in source_presets(workload)]
+    candidates.append(Arm(max(fixed, key=lambda row: row[2].speedup or 0.0)[1], "lossless"))
+    candidates += [Arm(policy, "lossless") for policy in _best_cut(session)]
+    candidates += [Arm(policy, "source preset") for policy in presets]
     candidates += _lossy(session, oracle, length)
     arms = [BASELINE, *(_predicted(arm, oracle) for arm in _without_repeats(candidates))]
     require_distinct(arms)
-    return Plan(arms, [_point(policy, p) for policy, p in session.front()], len(session))
+    return Plan(
+        arms=arms,
+        pareto=[_point(policy, p) for policy, p in session.front()],
+        searched=len(session),
+        fixed=[
+            {"k": k, "speedup": p.speedup, "acceptance_length": p.acceptance_length, "estimator": p.estimator}
+            for k, _, p in fixed
+        ],
+        rejected={policy.name: rejected_by(oracle.replayable, policy) for policy in presets},
+    )
+
+
+def _by_language(outputs: Mapping[str, Sequence[NDArray[np.int32]]]) -> list[Policy]:
+    """The article's code preset with an offset for each language with more distinct tokens, where enough was recorded."""
+    offsets = language_offsets({name: np.concatenate(tokens) for name, tokens in outputs.items()})
+    wider = {name: offset for name, offset in offsets.items() if offset}
+    return [replace(preset("code"), name="code-by-language", language=wider)] if wider else []
 
 
 def _search(oracle: Oracle, workload: str, greedy: bool, seed: int, watch: Watch) -> Session:
@@ -161,9 +199,12 @@ def _space(oracle: Oracle, greedy: bool) -> Space:
     return Space(oracle.recorded_k, cuts, greedy)
 
 
-def _fastest(told: Sequence[tuple[Policy, Prediction]], kind: type) -> Policy | None:
-    of_kind = [(policy, p.speedup or 0.0) for policy, p in told if isinstance(policy.length, kind)]
-    return max(of_kind, key=lambda pair: pair[1], default=(None, 0.0))[0]
+def _best_cut(session: Session) -> list[Policy]:
+    """The fastest lossless policy with a hand-set cut."""
+    cuts = [
+        (p.speedup or 0.0, policy) for policy, p in session.told if policy.lossless and isinstance(policy.length, Cut)
+    ]
+    return [max(cuts, key=lambda pair: pair[0])[1]] if cuts else []
 
 
 def _lossy(session: Session, oracle: Oracle, length: Goodput) -> list[Arm]:

@@ -21,7 +21,10 @@ from draftgate.experiment.plan import Oracle, Plan, make_plan
 from draftgate.experiment.record import record
 from draftgate.experiment.rundir import BlockLog, RunDirectory, read_cost, read_json, write_json
 from draftgate.experiment.watch import Watch
+from draftgate.experiment.why import across_workloads, mechanism, preset_sentence
 from draftgate.policy.file import save
+from draftgate.policy.length import Fixed
+from draftgate.policy.policy import Policy
 from draftgate.replay.summary import summarise
 from draftgate.trace.store import TraceStore
 from draftgate.workload.prompt import Workload
@@ -91,6 +94,7 @@ def tune(
             "settings": asdict(settings),
             "cost": cost.to_mapping() | {"maxima": _maxima(cost, settings.most)},
             "workloads": results,
+            "across": across_workloads(results, cost),
         }
         write_json(out / "result.json", result)
     return result
@@ -169,7 +173,7 @@ def _tune_one(
     blocks = run_blocks(engine, held_out, plan.arms, log, live_s, settings.seed, watch, settings.alpha, clock=clock)
     greedy = settings.sampling.greedy
     differences = text_differences(engine, held_out, plan.arms, blocks, settings.most) if greedy else []
-    return _result(workload, plan.arms, blocks, settings, folder, differences) | {
+    return _result(workload, plan, blocks, settings, cost, folder, differences) | {
         "trace": summarise(oracle.replayable),
         "pareto": plan.pareto,
         "searched": plan.searched,
@@ -195,43 +199,31 @@ def _plan(oracle: Oracle, workload: str, settings: Settings, folder: Path, watch
 
 def _result(
     workload: Workload,
-    arms: Sequence[Arm],
+    plan: Plan,
     blocks: Sequence[Block],
     settings: Settings,
+    cost: StepCost,
     folder: Path,
     differences: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    decision = decide(arms, blocks, settings.alpha, settings.allow_lossy)
-    figures = [arm_figures(arm, blocks, settings.alpha, len(arms) - 1) for arm in arms]
+    decision = decide(plan.arms, blocks, settings.alpha, settings.allow_lossy)
+    figures = [arm_figures(a, blocks, settings.alpha, len(plan.arms) - 1) | _maximum(a.policy, cost) for a in plan.arms]
+    by_name = {f["arm"]: f for f in figures}
+    reasons = [mechanism(a.policy, by_name[a.name], cost) for a in plan.arms if a.name == decision.best]
     return {
         "name": workload.name,
         "verdict": decision.verdict,
         "recommended": decision.arm.name,
         "policy": str(folder / "policies" / f"{decision.arm.name}.yaml"),
-        "why": decision.why,
-        "presets": preset_sentence(figures, settings.sampling.greedy),
+        "why": ": ".join(filter(None, (decision.why, *reasons))),
+        "presets": preset_sentence(figures, plan.rejected, settings.sampling.greedy),
         "arms": figures,
+        "fixed": plan.fixed,
         "differences": list(differences),
     }
 
 
-def preset_sentence(figures: Sequence[dict[str, Any]], greedy: bool) -> str | None:
-    """How the source article's thresholds did here against exact match at the same draft length or the best one."""
-    presets = [f for f in figures if f["origin"] == "source preset" and f["speedup"]["estimate"] is not None]
-    lossless = [
-        f for f in figures if f["lossless"] and f["arm"] != BASELINE.name and f["speedup"]["estimate"] is not None
-    ]
-    if not presets or not lossless:
-        return None
-    best = max(lossless, key=lambda f: f["speedup"]["estimate"])
-    said = ", ".join(
-        f"{f['arm']} {f['speedup']['estimate']:.2f}x (accepts {f['acceptance_rate']:.0%})"
-        for f in presets
-        if f["acceptance_rate"] is not None
-    )
-    reason = (
-        " (greedy: tau >= .5 can only accept the target's own choice, so it rejects what exact match keeps)"
-        if greedy
-        else ""
-    )
-    return f"source presets: {said}; best lossless: {best['arm']} {best['speedup']['estimate']:.2f}x{reason}"
+def _maximum(policy: Policy, cost: StepCost) -> dict[str, Any]:
+    """What an arm of this draft length would reach if every drafted token were kept; None where lengths vary."""
+    fixed = isinstance(policy.length, Fixed) and policy.drafts
+    return {"theoretical_max": all_accepted_speedup(cost, policy.length.most) if fixed else None}

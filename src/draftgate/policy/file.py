@@ -85,7 +85,9 @@ def _positive(where: str, value: Any) -> float:
 
 def _by_batch(where: str, value: Any) -> dict[int, Any]:
     # JSON knows no numbers as keys, so "1" is as good as 1.
-    numbers = {int(key) if isinstance(key, str) and key.isdecimal() else key: v for key, v in _mapping(where, value).items()}
+    numbers = {
+        int(key) if isinstance(key, str) and key.isdecimal() else key: v for key, v in _mapping(where, value).items()
+    }
     out = {_whole(f"{where} (batch size)", batch): v for batch, v in numbers.items()}
     if not out or min(out) < 1:
         raise ConfigError(f"{where}: needs batch sizes of 1 or more as keys but got {brief(list(out))}")

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftgate.policy.category import Category
+from draftgate.policy.policy import Policy
 from draftgate.replay.accept import Replayable
 from draftgate.stats.proportion import wilson
 
-__all__ = ["summarise"]
+__all__ = ["rejected_by", "summarise"]
 
 _OFFSET_BINS = 8
 
@@ -52,6 +53,13 @@ def summarise(replayable: Replayable) -> dict[str, Any]:
         "offsets": _by_offset(columns.offset + np.arange(len(kept))[:, None], kept, reached),
         "per_request": _per_request(columns.request, columns.accepted, columns.drafted_n, columns.n_requests),
     }
+
+
+def rejected_by(replayable: Replayable, policy: Policy) -> dict[str, Any]:
+    """Share of the recorded tokens that the lossless test keeps and a policy's rule rejects; None without any."""
+    kept = np.logical_and.accumulate(replayable.exact & replayable.columns.valid, axis=0)
+    n = int(kept.sum())
+    return {"n": n, "share": float((kept & ~replayable.kept(policy)).sum() / n) if n else None}
 
 
 def _position(j: int, kept: NDArray[np.bool_], reached: NDArray[np.bool_], drafts: int) -> dict[str, Any]:
