@@ -57,7 +57,9 @@ def main() -> None:
     recording = sum(len(r.output_tokens) for r in TraceStore(folder / "trace").requests())
     result = json.loads((arguments.run / "result.json").read_text("utf-8"))
     recommended = next(w["recommended"] for w in result["workloads"] if w["name"] == arguments.workload)
-    tuned = next(a.policy for row in read_json(folder / "arms.json")["arms"] if (a := Arm.from_mapping(row)).name == recommended)
+    tuned = next(
+        a.policy for row in read_json(folder / "arms.json")["arms"] if (a := Arm.from_mapping(row)).name == recommended
+    )
 
     held_out = list(dict.fromkeys(block.prompt for block in blocks))
     prompts = [p for p in load(arguments.workload).prompts if p.id in held_out[: arguments.prompts]]
@@ -83,8 +85,10 @@ def main() -> None:
     print(f"live tokens: tune {proof + recording:,}, grid {whole:,.0f}: {(proof + recording) / whole:.1%}")
     for label, rates in (("lossless", lossless), ("any", found)):
         best = max(rates, key=lambda name: rates[name])
-        print(f"best {label} arm of the grid: {best} {rates[best] / none:.3f}x; recommended {recommended} "
-              f"{answer / none:.3f}x, {answer / rates[best] - 1:+.1%}")
+        print(
+            f"best {label} arm of the grid: {best} {rates[best] / none:.3f}x; recommended {recommended} "
+            f"{answer / none:.3f}x, {answer / rates[best] - 1:+.1%}"
+        )
 
 
 if __name__ == "__main__":

@@ -138,13 +138,21 @@ def test_a_failed_decode_leaves_no_false_memory() -> None:
     model.failing = True
     with pytest.raises(EngineError):
         propose(drafter, p)
+    model.failing = False
+    assert_equal(propose(drafter, p), fresh([1, 2, 3, 4, 4], p, 9, 0))
+    drafter.start(0, [1, 2, 3])
+    model.failing = True
+    with pytest.raises(EngineError):
+        propose(drafter, p)
+    model.failing = False
+    drafter.extend(0, [5])
+    assert_equal(propose(drafter, p), fresh([1, 2, 3, 5], p, 9, 0))
+    model.failing = True
     with pytest.raises(EngineError):
         drafter.start(0, [2, 2])
     model.failing = False
-    drafter.start(0, [2, 2])
-    assert_equal(propose(drafter, p), fresh([2, 2], p, 9, 0))
-    drafter.start(0, [1, 2, 3, 4, 4])
-    assert_equal(propose(drafter, p), fresh([1, 2, 3, 4, 4], p, 9, 0))
+    drafter.start(0, [1, 2, 3])
+    assert_equal(propose(drafter, p), fresh([1, 2, 3], p, 9, 0))
 
 
 def test_a_cut_ends_an_argmax_draft_before_the_first_weak_token() -> None:

@@ -147,6 +147,18 @@ def test_the_first_token_has_the_output_law_of_the_rule(policy: Policy, dense: b
         assert np.abs(law - p).max() > 0.01  # so that the lossless law would not pass here
 
 
+@pytest.mark.parametrize(("uniform", "recorded"), [(0.0, 2.0**-126), (1 - 2.0**-53, 1 - 2.0**-24)])
+def test_numbers_at_the_ends_decide_right_and_are_recorded_within_them(uniform: float, recorded: float) -> None:
+    """A token without probability is rejected at 0; one with all of it is kept just below 1."""
+    logits = np.array([[0, 40, 0], [0, 40, 0]], np.float32)
+    stream = Uniforms(np.array([uniform, 0.5]))
+    for token, accepted in ((0, 0), (1, 1)):
+        got = verify(logits, proposal_of([token]), Policy("e"), Sampling(1.0, top_k=1), stream, 0, None, True)  # type: ignore[arg-type]
+        assert (got.accepted, got.token) == (accepted, 1)
+        assert got.drafted is not None
+        assert got.drafted.uniform.tolist() == [recorded]
+
+
 @named
 def test_greedy_lossless_rules_are_the_limit_of_low_temperature(policy: Policy) -> None:
     if not policy.lossless:

@@ -159,13 +159,19 @@ class EngineContract:
         assert first != other
 
     def test_measuring_leaves_requests_as_they_were(self, engine: Engine) -> None:
-        policy = Policy("exact", length=Fixed(3))
-        before = self.run(engine, policy)
-        cost = engine.measure_cost([1], 3, 0.1)
-        assert len(cost.curve(1).seconds) == 3
-        for a, b in zip(before, self.run(engine, policy), strict=True):
-            assert a.tokens == b.tokens
-            assert [s.accepted for s in a.steps] == [s.accepted for s in b.steps]
+        """One prompt all along, so that an engine which keeps prompts in memory has it there."""
+        request, policy = self.requests(engine)[0], Policy("exact", length=Fixed(3))
+        before = engine.generate([request], policy)[0]
+        for measure in (
+            lambda: engine.measure_cost([1], 3, 0.1),
+            lambda: engine.logit_gap(request.tokens[:2], 1, 2),
+            lambda: engine.logit_noise(request.tokens, 2),
+        ):
+            measure()
+            after = engine.generate([request], policy)[0]
+            assert after.tokens == before.tokens
+            assert [s.accepted for s in after.steps] == [s.accepted for s in before.steps]
+        assert len(engine.measure_cost([1], 3, 0.1).curve(1).seconds) == 3
 
     def test_the_chosen_token_has_the_greatest_logit(self, engine: Engine) -> None:
         done = self.run(engine, NONE)[0]

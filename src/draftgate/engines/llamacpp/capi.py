@@ -158,9 +158,6 @@ class _Closed:
         raise EngineError("this engine was closed; make a new one")
 
 
-_CLOSED = _Closed()
-
-
 def _failure() -> str:
     """The cause of the failure just seen, in llama.cpp's words."""
     text, _error.text = getattr(_error, "text", None), None
@@ -194,7 +191,7 @@ class Model:
         """Free the model; its contexts must be closed before."""
         if self._handle:
             self._lib.model_free(self._handle)
-            self._handle, self._lib = None, _CLOSED
+            self._handle, self._lib = None, _Closed()
 
     @cached_property
     def description(self) -> str:
@@ -341,7 +338,7 @@ class Context:
         """Free the memory."""
         if self._handle:
             self._lib.free(self._handle)
-            self._handle, self._lib = None, _CLOSED
+            self._handle, self._lib = None, _Closed()
 
     def decode(self, rows: Sequence[tuple[int, int, Sequence[int]]], last_only: bool = False) -> NDArray[np.float32]:
         """Run the model on new tokens of some sequences.
