@@ -65,7 +65,7 @@ def test_a_diverged_draft_changes_no_text(smollm: Path, llama: LlamaCpp) -> None
         request = engine.encode(REPEAT, "w", 10, Sampling())
         done = engine.generate([request], Policy("exact", length=Fixed(3)))[0]
     assert_tiled(done, 3)
-    assert_same_text(llama, llama.generate([request], NONE)[0], done, 4)
+    assert_same_text(llama, llama.generate([request], NONE)[0], done)
     assert sum(step.accepted for step in done.steps) <= 3
 
 
@@ -85,7 +85,7 @@ def test_an_answer_that_ends_is_counted_to_its_end(llama: LlamaCpp) -> None:
     assert none.finish == done.finish == "stop"
     assert done.tokens[-1] in llama.end_tokens
     assert_tiled(done, 7)
-    assert_same_text(llama, none, done, 8)
+    assert_same_text(llama, none, done)
     assert done.steps[-1].committed == done.steps[-1].accepted >= 1
 
 
@@ -100,8 +100,8 @@ def test_two_prompts_verified_in_one_decode_have_the_logits_of_two_decodes(llama
         context.prefill(sequence, tokens[:3])
     together = context.decode([(s, 3, tokens[3:]) for s, tokens in enumerate(rows)]).copy()
     llama._speculator.forget()
-    noise = max(llama.logit_noise(tokens, 2) for tokens in rows)
-    assert np.abs(together - np.concatenate(alone)).max() <= 4 * max(noise, 1e-3)
+    apart = np.abs(together - np.concatenate(alone)).max()
+    assert apart < 2  # kernels for other row counts quantise activations differently: up to 1 was seen
     assert np.abs(alone[0][-1] - alone[1][-1]).max() > 5  # other rows would not pass
 
 

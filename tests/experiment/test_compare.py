@@ -114,17 +114,14 @@ def test_figures_add_up(make_blocks):
 
 
 class _Logits:
-    """Answers for the two questions that text_differences asks of an engine."""
+    """Answers the question that text_differences asks of an engine."""
 
     def __init__(self, gap: float, noise: float) -> None:
         self.gap, self.noise, self.asked = gap, noise, []
 
-    def logit_gap(self, tokens, first, second) -> float:
-        self.asked.append((tuple(tokens), first, second))
-        return self.gap
-
-    def logit_noise(self, tokens, most) -> float:
-        return self.noise
+    def logit_gaps(self, prompt, output, first, second) -> list[float]:
+        self.asked.append((tuple(prompt), tuple(output), first, second))
+        return [self.gap, self.gap + self.noise]
 
 
 def differing(make_run, tokens: Sequence[int], arm: str = "fixed") -> list[Block]:
@@ -137,22 +134,22 @@ REQUESTS = [Request("p0", (1, 2, 3), 8)]
 @pytest.mark.parametrize(("gap", "tie"), [(-0.019, True), (0.019, True), (0.5, False)])
 def test_a_gap_within_the_noise_is_a_tie(gap, tie, make_run):
     engine = _Logits(gap, 0.01)
-    rows = text_differences(engine, REQUESTS, [BASELINE, NAMED["fixed"]], differing(make_run, [5, 9, 7]), 7)
+    rows = text_differences(engine, REQUESTS, [BASELINE, NAMED["fixed"]], differing(make_run, [5, 9, 7]))
     assert [(row["offset"], row["gap"], row["tie"]) for row in rows] == [(1, abs(gap), tie)]  # once, not every round
-    assert engine.asked == [((1, 2, 3, 5), 6, 9)]
+    assert engine.asked == [((1, 2, 3), (5,), 6, 9)]
 
 
 def test_a_text_that_stops_early_is_an_error_not_a_tie(make_run):
-    rows = text_differences(_Logits(0, 1), REQUESTS, [BASELINE, NAMED["fixed"]], differing(make_run, [5, 6]), 7)
+    rows = text_differences(_Logits(0, 1), REQUESTS, [BASELINE, NAMED["fixed"]], differing(make_run, [5, 6]))
     assert [(row["offset"], row["gap"], row["tie"]) for row in rows] == [(2, None, False)]
 
 
 def test_equal_texts_and_lossy_arms_are_not_differences(make_run):
     same, lossy = differing(make_run, [5, 6, 7]), differing(make_run, [5, 9, 7], "lossy")
     arms = [BASELINE, NAMED["fixed"], NAMED["lossy"]]
-    assert text_differences(_Logits(1, 0), REQUESTS, arms, [*same, *lossy], 7) == []
+    assert text_differences(_Logits(1, 0), REQUESTS, arms, [*same, *lossy]) == []
 
 
 def test_an_arm_dropped_from_a_block_is_not_compared(make_run):
     blocks = [replace(b, runs=b.runs[:1]) for b in differing(make_run, [5, 9, 7])]
-    assert text_differences(_Logits(1, 0), REQUESTS, [BASELINE, NAMED["fixed"]], blocks, 7) == []
+    assert text_differences(_Logits(1, 0), REQUESTS, [BASELINE, NAMED["fixed"]], blocks) == []

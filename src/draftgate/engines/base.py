@@ -12,7 +12,7 @@ from draftgate.trace.records import StepRecord
 from draftgate.trace.setup import Setup
 from draftgate.workload.prompt import Prompt
 
-__all__ = ["Capabilities", "Completion", "Engine", "Request", "Sampling", "lexed_language"]
+__all__ = ["Capabilities", "Completion", "Engine", "Request", "Sampling", "lexed_language", "near_tie"]
 
 
 def lexed_language(name: str | None) -> str | None:
@@ -30,6 +30,15 @@ _RANGES = (
     ("min_p", 0.0, 1.0),
     ("seed", 0, 2**63),
 )
+
+
+def near_tie(gaps: Sequence[float]) -> bool:
+    """Whether two tokens are so close that the engine's own rounding, here the spread of `gaps`, can swap them.
+
+    >>> near_tie([0.02, -0.01, 0.03]), near_tie([1.5, 1.4, 1.6])
+    (True, False)
+    """
+    return abs(gaps[0]) <= 2 * (max(gaps) - min(gaps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,11 @@ class Engine(Protocol):
         ...
 
     def encode(self, prompt: Prompt, workload: str, max_tokens: int, sampling: Sampling) -> Request:
-        """Tokenise a prompt of a workload; `max_tokens` serves prompts that set none."""
+        """Tokenise a prompt of a workload; `max_tokens` serves prompts that set none.
+
+        Raises:
+            InputError: it does not fit the context, or the model has no template for conversations.
+        """
         ...
 
     def generate(self, requests: Sequence[Request], policy: Policy, record: bool = False) -> list[Completion]:
@@ -170,12 +183,12 @@ class Engine(Protocol):
         """Time draft and verify steps of 1..most tokens a sequence at each batch size, for about `seconds` in all."""
         ...
 
-    def logit_gap(self, tokens: Sequence[int], first: int, second: int) -> float:
-        """Logit of `first` minus logit of `second` after `tokens`, for telling near-ties from errors."""
-        ...
+    def logit_gaps(self, prompt: Sequence[int], output: Sequence[int], first: int, second: int) -> list[float]:
+        """Logit of `first` minus logit of `second` after prompt and output, by several ways to decode the output.
 
-    def logit_noise(self, tokens: Sequence[int], most: int) -> float:
-        """Greatest difference of a logit between decoding the last `most` tokens together and one at a time."""
+        The first way is one token at a time, as without speculation; the others decode more tokens together, which
+        rounds differently. `near_tie` reads the result.
+        """
         ...
 
     def close(self) -> None:

@@ -63,7 +63,9 @@ class Drafter(Protocol):
 class LookupDrafter:
     """Lookup drafts from the sequence's own prompt and output."""
 
-    def __init__(self) -> None:
+    def __init__(self, end_tokens: frozenset[int] = frozenset()) -> None:
+        """A proposal ends with the first of `end_tokens`: nothing behind it can pay."""
+        self._end_tokens = end_tokens
         self._indexes: dict[int, SuffixLookup] = {}
 
     def start(self, sequence: int, prompt: Sequence[int]) -> None:
@@ -80,6 +82,7 @@ class LookupDrafter:
         """The continuation of the longest match, as long as the policy wants it."""
         index = self._indexes[sequence]
         tokens, _ = index.propose(min(most, policy.length.most))
+        tokens = tokens[: next((i + 1 for i, token in enumerate(tokens) if token in self._end_tokens), len(tokens))]
         evidence = SuffixLookup.evidence(index.strength, len(tokens))
         category = classify(tokens)
         k = int(policy.length.choose(evidence, category, len(tokens), batch))

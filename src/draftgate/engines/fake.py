@@ -90,7 +90,9 @@ class FakeEngine:
         pieces = tuple(b"" if i == _END else bytes([i]) for i in range(_VOCABULARY))
         tables = lru_cache(maxsize=None)(lambda language: category_table(pieces, language))
         self._vocabulary = Vocabulary(pieces, self.end_tokens, tables)
-        self._speculator = Speculator(self._chain, LookupDrafter(), self._vocabulary, n_ctx, 512, clock=self.clock)
+        self._speculator = Speculator(
+            self._chain, LookupDrafter(self.end_tokens), self._vocabulary, n_ctx, 512, clock=self.clock
+        )
         self._name = f"chain-{seed}-{base_s:g}-{token_s:g}"
 
     @property
@@ -117,7 +119,7 @@ class FakeEngine:
         """One token a byte; conversations are joined."""
         text = prompt.prompt or "\n".join(message.content for message in prompt.messages or ())
         tokens = tuple(b % (_VOCABULARY - 1) + 1 for b in text.encode())
-        return Request(
+        request = Request(
             id=prompt.id,
             tokens=tokens,
             max_tokens=prompt.max_tokens or max_tokens,
@@ -125,6 +127,8 @@ class FakeEngine:
             language=lexed_language(prompt.language),
             sampling=sampling,
         )
+        self._speculator.check_request(request)
+        return request
 
     def generate(self, requests: Sequence[Request], policy: Policy, record: bool = False) -> list[Completion]:
         """Complete requests; see `Engine.generate`."""
@@ -140,15 +144,11 @@ class FakeEngine:
         }
         return StepCost(curves)
 
-    def logit_gap(self, tokens: Sequence[int], first: int, second: int) -> float:
-        """Logit of `first` minus logit of `second` after `tokens`."""
+    def logit_gaps(self, prompt: Sequence[int], output: Sequence[int], first: int, second: int) -> list[float]:
+        """Logit of `first` minus logit of `second`; one way to decode is as good as another, for the chain is exact."""
         self._speculator.forget()
-        logits = self._chain.prefill(0, tokens)
-        return float(logits[first] - logits[second])
-
-    def logit_noise(self, tokens: Sequence[int], most: int) -> float:
-        """The chain has none."""
-        return 0.0
+        logits = self._chain.prefill(0, (*prompt, *output))
+        return [float(logits[first] - logits[second])]
 
     def close(self) -> None:
         """Nothing to free."""

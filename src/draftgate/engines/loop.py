@@ -160,7 +160,7 @@ class Speculator:
 
     def _check(self, requests: Sequence[Request], policy: Policy) -> None:
         for request in requests:
-            self._check_request(request)
+            self.check_request(request)
         n, k = len(requests), policy.length.most
         for tokens, room, where in ((k + 1, self._n_ctx, "the context"), (n * (k + 1), self._n_batch, "one decode")):
             if tokens > room:
@@ -169,7 +169,12 @@ class Speculator:
                     f"{where} of {room}; lower k"
                 )
 
-    def _check_request(self, request: Request) -> None:
+    def check_request(self, request: Request) -> None:
+        """Refuse a request that does not fit.
+
+        Raises:
+            ConfigError: no prompt, no output, or more of both than the context holds.
+        """
         prompt, output = len(request.tokens), request.max_tokens
         if not prompt or output < 1:
             raise ConfigError(f"prompt '{request.id}': needs at least one prompt token and one output token")

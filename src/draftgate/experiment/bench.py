@@ -61,8 +61,7 @@ def bench(
             watch.phase(workload.name, budget_s)
             log = BlockLog(run.of(workload.name) / "live.jsonl")
             blocks = run_blocks(engine, requests, arms, log, budget_s, sampling.seed, watch, _ALPHA, clock=clock)
-            most = max(arm.policy.length.most for arm in arms)
-            differences = text_differences(engine, requests, arms, blocks, most) if sampling.greedy else []
+            differences = text_differences(engine, requests, arms, blocks) if sampling.greedy else []
     return {
         "schema": 1,
         "draftgate": draftgate.__version__,

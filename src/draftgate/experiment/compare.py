@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from draftgate.engines.base import Engine, Request
+from draftgate.engines.base import Engine, Request, near_tie
 from draftgate.experiment.arms import BASELINE, Arm
 from draftgate.experiment.live import Block, Run, arm_speedup
 from draftgate.policy.length import Cut, Fixed, Goodput
@@ -112,42 +112,31 @@ def _first_difference(a: Run, b: Run) -> int | None:
 
 
 def text_differences(
-    engine: Engine, requests: Sequence[Request], arms: Sequence[Arm], blocks: Sequence[Block], most: int
+    engine: Engine, requests: Sequence[Request], arms: Sequence[Arm], blocks: Sequence[Block]
 ) -> list[dict[str, Any]]:
     """Greedy lossless outputs that differ from the baseline's, each with the logit gap where it first differs.
 
-    A gap within the engine's own float noise (batch shapes round differently) is a near-tie; anything else is an error
-    of the engine or of draftgate, and is listed as such.
+    A gap that the engine's own rounding can close (`engines.base.near_tie`) is a tie; anything else is an error of the
+    engine or of draftgate, and is listed as such.
     """
     by_id = {r.id: r for r in requests}
-    seen: set[tuple[str, str]] = set()
-    out = []
+    lossless = [arm for arm in arms if arm.policy.lossless]
+    first: dict[tuple[str, str], dict[str, Any]] = {}
     for block in blocks:
         none = block.run(BASELINE.name)
-        for arm in arms:
+        for arm in lossless:
             run = block.run(arm.name)
-            if none is None or run is None or not arm.policy.lossless or (arm.name, block.prompt) in seen:
+            if none is None or run is None or (arm.name, block.prompt) in first:
                 continue
             at = _first_difference(none, run)
-            if at is None:
-                continue
-            seen.add((arm.name, block.prompt))
-            out.append(_difference(engine, by_id[block.prompt], arm, none, run, at, most))
-    return out
+            if at is not None:
+                first[arm.name, block.prompt] = _difference(engine, by_id[block.prompt], arm, none, run, at)
+    return list(first.values())
 
 
-def _difference(engine: Engine, request: Request, arm: Arm, none: Run, run: Run, at: int, most: int) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "arm": arm.name,
-        "prompt": request.id,
-        "offset": at,
-        "gap": None,
-        "noise": None,
-        "tie": False,
-    }
-    if at < min(len(none.tokens), len(run.tokens)):
-        context = (*request.tokens, *none.tokens[:at])
-        gap = abs(engine.logit_gap(context, none.tokens[at], run.tokens[at]))
-        noise = engine.logit_noise(context, min(most + 1, len(context) - 1))
-        row |= {"gap": gap, "noise": noise, "tie": gap <= 2 * noise}
-    return row
+def _difference(engine: Engine, request: Request, arm: Arm, none: Run, run: Run, at: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"arm": arm.name, "prompt": request.id, "offset": at}
+    if at >= min(len(none.tokens), len(run.tokens)):  # one output only stops earlier, which no rounding explains
+        return row | {"gap": None, "noise": None, "tie": False}
+    gaps = engine.logit_gaps(request.tokens, none.tokens[:at], none.tokens[at], run.tokens[at])
+    return row | {"gap": abs(gaps[0]), "noise": max(gaps) - min(gaps), "tie": near_tie(gaps)}

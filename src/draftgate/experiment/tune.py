@@ -75,6 +75,10 @@ def tune(
         EngineError: the engine failed.
     """
     _check(engine, workloads, settings)
+    # All of them before anything is measured: a prompt that does not fit is better refused now than in an hour.
+    requests = {
+        w.name: [engine.encode(p, w.name, settings.max_tokens, settings.sampling) for p in w.prompts] for w in workloads
+    }
     described = asdict(settings) | {
         "draftgate": draftgate.__version__,
         "workloads": {w.name: digest(w) for w in workloads},
@@ -86,7 +90,10 @@ def tune(
             watch.say(f"resuming {out}")
         cost = _cost(engine, out / "cost.json", settings, watch)
         share_s = settings.budget_s / len(workloads)
-        results = [_tune_one(engine, w, settings, run.of(w.name), cost, share_s, watch, clock) for w in workloads]
+        results = [
+            _tune_one(engine, name, rows, settings, run.of(name), cost, share_s, watch, clock)
+            for name, rows in requests.items()
+        ]
         result = {
             "schema": 1,
             "draftgate": draftgate.__version__,
@@ -151,7 +158,8 @@ def _split(requests: Sequence[Request], seed: int) -> tuple[list[Request], list[
 
 def _tune_one(
     engine: Engine,
-    workload: Workload,
+    workload: str,
+    requests: Sequence[Request],
     settings: Settings,
     folder: Path,
     cost: StepCost,
@@ -159,20 +167,19 @@ def _tune_one(
     watch: Watch,
     clock: Callable[[], float],
 ) -> dict[str, Any]:
-    requests = [engine.encode(p, workload.name, settings.max_tokens, settings.sampling) for p in workload.prompts]
     calibration, held_out = _split(requests, settings.seed)
     store = TraceStore.create(folder / "trace", engine.setup)
-    watch.phase(f"{workload.name}: record", len(calibration))
+    watch.phase(f"{workload}: record", len(calibration))
     recorded = record(engine, calibration, settings.record_k, store, watch)
     oracle = Oracle.of(store, cost, engine.setup.draft == "lookup", settings.most, engine.end_tokens)
-    plan = _plan(oracle, workload.name, settings, folder, watch)
+    plan = _plan(oracle, workload, settings, folder, watch)
     # Seconds as recorded, and not as they pass here: a resumed run has as long to prove as an unbroken one.
     live_s = max(1.0, budget_s - sum(r.prefill_s + r.decode_s for r in recorded))
-    watch.phase(f"{workload.name}: prove", live_s)
+    watch.phase(f"{workload}: prove", live_s)
     log = BlockLog(folder / "live.jsonl")
     blocks = run_blocks(engine, held_out, plan.arms, log, live_s, settings.seed, watch, settings.alpha, clock=clock)
     greedy = settings.sampling.greedy
-    differences = text_differences(engine, held_out, plan.arms, blocks, settings.most) if greedy else []
+    differences = text_differences(engine, held_out, plan.arms, blocks) if greedy else []
     return _result(workload, plan, blocks, settings, cost, folder, differences) | {
         "trace": summarise(oracle.replayable),
         "pareto": plan.pareto,
@@ -198,7 +205,7 @@ def _plan(oracle: Oracle, workload: str, settings: Settings, folder: Path, watch
 
 
 def _result(
-    workload: Workload,
+    workload: str,
     plan: Plan,
     blocks: Sequence[Block],
     settings: Settings,
@@ -211,7 +218,7 @@ def _result(
     by_name = {f["arm"]: f for f in figures}
     reasons = [mechanism(a.policy, by_name[a.name], cost) for a in plan.arms if a.name == decision.best]
     return {
-        "name": workload.name,
+        "name": workload,
         "verdict": decision.verdict,
         "recommended": decision.arm.name,
         "policy": str(folder / "policies" / f"{decision.arm.name}.yaml"),

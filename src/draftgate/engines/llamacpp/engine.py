@@ -27,6 +27,7 @@ from draftgate.workload.prompt import Prompt
 __all__ = ["LOOKUP", "LlamaCpp", "fingerprint"]
 
 LOOKUP = "lookup"
+_TOGETHER = (1, 3, 8)  # tokens a decode: without speculation, and two draft lengths with other kernels
 _COST_CONTEXT_TOK = 192  # context behind each sequence while costs are measured: that of a typical short request
 
 
@@ -109,7 +110,7 @@ class LlamaCpp:
         if threads is None and processors > 1:
             self._threads = self._faster_threads((1, processors))
         self._draft = None if draft is None else opened.enter_context(closing(Model(draft)))
-        drafter: Drafter = LookupDrafter()
+        drafter: Drafter = LookupDrafter(self._target.end_tokens)
         if self._draft is not None:
             _require_same_vocabulary(self._target, self._draft)
             drafter = ModelDrafter(opened.enter_context(closing(self._new_context(self._draft))))
@@ -168,7 +169,7 @@ class LlamaCpp:
         else:
             messages = [(message.role, message.content) for message in prompt.messages or ()]
             text, lexed = self._target.chat(messages), ""
-        return Request(
+        request = Request(
             id=prompt.id,
             tokens=tuple(self._target.tokenize(text)),
             max_tokens=prompt.max_tokens or max_tokens,
@@ -177,6 +178,8 @@ class LlamaCpp:
             lexed=lexed,
             sampling=sampling,
         )
+        self._speculator.check_request(request)
+        return request
 
     def generate(self, requests: Sequence[Request], policy: Policy, record: bool = False) -> list[Completion]:
         """Complete requests as one batch; see `Engine.generate`."""
@@ -205,21 +208,17 @@ class LlamaCpp:
         with closing(Context(model, _COST_CONTEXT_TOK + most, self._threads, batch)) as context:
             return Curve.from_samples(batch, _decode_seconds(context, batch, most, seconds))
 
-    def logit_gap(self, tokens: Sequence[int], first: int, second: int) -> float:
-        """Logit of `first` minus logit of `second` after `tokens`."""
+    def logit_gaps(self, prompt: Sequence[int], output: Sequence[int], first: int, second: int) -> list[float]:
+        """Logit of `first` minus logit of `second` after prompt and output, by several ways to decode the output."""
         self._speculator.forget()
-        logits = self._context.prefill(0, tokens)
-        return float(logits[first] - logits[second])
-
-    def logit_noise(self, tokens: Sequence[int], most: int) -> float:
-        """Greatest difference of a logit between decoding the last `most` tokens together and one at a time."""
-        self._speculator.forget()
-        context, at = self._context, len(tokens) - most
-        context.prefill(0, tokens[:at])
-        together = context.decode([(0, at, tokens[at:])]).copy()
-        context.rollback(0, at)
-        alone = [context.decode([(0, at + i, tokens[at + i : at + i + 1])])[0].copy() for i in range(most)]
-        return float(np.abs(together - np.array(alone)).max())
+        gaps = []
+        for together in _TOGETHER:
+            logits, at = self._context.prefill(0, prompt), len(prompt)
+            for start in range(0, len(output), together):
+                piece = output[start : start + together]
+                logits, at = self._context.decode([(0, at, piece)], last_only=True)[0], at + len(piece)
+            gaps.append(float(logits[first] - logits[second]))
+        return gaps
 
 
 def _decode_seconds(context: Context, batch: int, most: int, seconds: float) -> NDArray[np.float64]:
