@@ -2,8 +2,8 @@
 
     python benchmarks/replay_vs_live.py [PROMPTS_PER_PACK]
 
-Needs no quiet machine: greedy acceptance does not depend on time. Prints the relative error of each estimator per pack and
-over all; `docs/log.md` keeps the figures.
+Needs no quiet machine: greedy acceptance does not depend on time. Prints the relative error of each estimator per pack
+and over all; `docs/log.md` keeps the figures.
 """
 
 import sys
@@ -40,7 +40,7 @@ def acceptance_length(runs):
 
 def main():
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 12
-    engine = LlamaCpp(resolve("smollm2-135m"), threads=1)
+    engine = LlamaCpp(resolve("smollm2-135m"))
     errors = {}
     for pack in pack_names():
         prompts = load(pack).prompts[-n:]

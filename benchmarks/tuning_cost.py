@@ -2,9 +2,10 @@
 
     python benchmarks/tuning_cost.py RUN_DIRECTORY WORKLOAD [--prompts 8] [--threads 1]
 
-The grid is rules x 9 settings x 6 draft lengths, every arm run live. Acceptance is measured; time is each step's measured
-cost at its draft length, so that the comparison of hundreds of arms does not depend on what else the machine was doing.
-Tokens count what arms generated: those of the run (recording and proof) against those of the grid over all held-out prompts.
+The grid is rules x 9 settings x 6 draft lengths, every arm run live. Acceptance is measured; time is each step's
+measured cost at its draft length, so that the comparison of hundreds of arms does not depend on what else the machine
+was doing. Tokens count what arms generated: those of the run (recording and proof) against those of the grid over all
+held-out prompts.
 """
 
 import argparse

@@ -91,7 +91,7 @@ def test_bench_prints_a_table_and_is_inconclusive_on_too_little(draftgate, tmp_p
 def test_replay_prints_predictions_and_how_far_to_trust_them(draftgate, run):
     said = draftgate("replay", run / "code-edit" / "trace", "-p", "exact", "-p", "loose")
     assert said.code == 0
-    assert "exact: trajectory: " in said.out
+    assert "exact: trajectory estimator, length within 1%" in said.out
     assert "loose (lossy)" in said.out
     said = draftgate("replay", run / "code-edit" / "trace", "-p", "exact", "--json")
     assert json.loads(said.out)["arms"][0]["speedup"]["how"] == "replayed"

@@ -10,7 +10,7 @@ from draftgate.policy.category import Category
 from draftgate.policy.length import Calibration, Cut, Fixed, Goodput
 from draftgate.policy.policy import NONE, Policy
 from draftgate.replay.accept import Replayable
-from draftgate.replay.predict import EXPECTED_ERROR, pieces, predict
+from draftgate.replay.predict import expected_error, pieces, predict
 
 COST = StepCost({1: Curve(1, tuple(1.0 + 0.05 * m for m in range(1, 9)), (0.0,) * 8, 9)}, draft_s=0.1, overhead_s=0.02)
 
@@ -116,7 +116,7 @@ def test_without_a_cost_model_nothing_is_said_about_time(real):
     assert (p.step_s, p.tokens_per_s, p.speedup, p.speedup_interval) == (None, None, None, None)
     assert p.coverage == 1.0
     assert p.requests == 19
-    assert p.estimator in EXPECTED_ERROR
+    assert p.expected_error == expected_error("renewal", exact(3)) == 0.02
     json.dumps(p.to_mapping(), allow_nan=False)
 
 

@@ -34,4 +34,7 @@ def command(trace: Path, policies: tuple[str, ...], cost: Path | None, as_json: 
         return
     result_console().print(arm_table(str(trace), result["arms"]))
     for arm in result["arms"]:
-        click.echo(f"  {arm['arm']}: {arm['predicted']['estimator']}: {arm['predicted']['expected_error']}")
+        p = arm["predicted"]
+        click.echo(
+            f"  {arm['arm']}: {p['estimator']} estimator, length within {p['expected_error']:.0%} on these prompts"
+        )

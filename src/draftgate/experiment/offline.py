@@ -11,7 +11,7 @@ from draftgate.errors import ConfigError
 from draftgate.experiment.plan import Oracle
 from draftgate.experiment.rundir import read_cost
 from draftgate.policy.policy import Policy
-from draftgate.replay.predict import EXPECTED_ERROR, Prediction
+from draftgate.replay.predict import Prediction
 from draftgate.trace.store import TraceStore
 
 __all__ = ["replay"]
@@ -44,7 +44,7 @@ def _figures(policy: Policy, p: Prediction) -> dict[str, Any]:
         "acceptance_length": p.acceptance_length,
         "coverage": p.coverage,
         "requests": p.requests,
-        "predicted": p.to_mapping() | {"expected_error": EXPECTED_ERROR[p.estimator]},
+        "predicted": p.to_mapping(),
     }
 
 

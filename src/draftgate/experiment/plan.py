@@ -166,7 +166,7 @@ def make_plan(oracle: Oracle, workload: str, greedy: bool, most: int, seed: int,
 
 
 def _by_language(outputs: Mapping[str, Sequence[NDArray[np.int32]]]) -> list[Policy]:
-    """The article's code preset with an offset for each language with more distinct tokens, where enough was recorded."""
+    """The article's code preset with an offset for languages with more distinct tokens, where enough was recorded."""
     offsets = language_offsets({name: np.concatenate(tokens) for name, tokens in outputs.items()})
     wider = {name: offset for name, offset in offsets.items() if offset}
     return [replace(preset("code"), name="code-by-language", language=wider)] if wider else []

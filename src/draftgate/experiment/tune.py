@@ -14,7 +14,6 @@ from draftgate.cost.model import all_accepted_speedup, break_even
 from draftgate.cost.steps import StepCost
 from draftgate.engines.base import Engine, Request, Sampling
 from draftgate.errors import ConfigError, TraceError
-from draftgate.experiment.arms import BASELINE, Arm
 from draftgate.experiment.compare import arm_figures, decide, text_differences
 from draftgate.experiment.live import Block, run_blocks
 from draftgate.experiment.plan import Oracle, Plan, make_plan

@@ -35,7 +35,7 @@ def mechanism(policy: Policy, figures: Mapping[str, Any], cost: StepCost) -> str
 def preset_sentence(
     figures: Sequence[Mapping[str, Any]], rejected: Mapping[str, Mapping[str, Any]], greedy: bool
 ) -> str | None:
-    """How the source article's thresholds did against lossless arms, and how much they reject of what exact match keeps.
+    """How the source article's thresholds did, and how much they reject of what exact match keeps.
 
     Args:
         figures: all arms of a workload.
@@ -52,12 +52,10 @@ def preset_sentence(
         share, n = rejected[f["arm"]]["share"], rejected[f["arm"]]["n"]
         lost = "" if share is None else f" and rejects {share:.0%} of the {n} recorded tokens that exact match keeps"
         said.append(f"{f['arm']} is {f['speedup']['estimate']:.2f}x{lost}")
-    why = (
-        "; decoding greedily, tau >= .5 can only keep the target's own choice, so nothing is gained for it"
-        if greedy
-        else ""
-    )
-    return f"source presets: {', '.join(said)}; the best lossless arm, {best['arm']}, is {best['speedup']['estimate']:.2f}x{why}"
+    said.append(f"the best lossless arm, {best['arm']}, is {best['speedup']['estimate']:.2f}x")
+    if greedy:
+        said.append("decoding greedily, tau >= .5 can only keep the target's own choice, so nothing is gained for it")
+    return f"source presets: {'; '.join(said)}"
 
 
 def across_workloads(results: Sequence[Mapping[str, Any]], cost: StepCost) -> dict[str, Any]:
@@ -78,8 +76,8 @@ def across_workloads(results: Sequence[Mapping[str, Any]], cost: StepCost) -> di
         "fixed": {"k": k, "speedup": mixes[k], "how": "replayed"},
         "recommended": {"speedup": _mix(recommended), "how": "measured"},
         "why": f"one fixed length for all: k = {k} pays on {', '.join(pays) or 'nothing'}; loses on "
-        f"{', '.join(loses) or 'nothing'} (replayed): verifying {k + 1} tokens costs {_relative_cost(cost, k):.1f}x one. "
-        f"On equal parts of all it is {mixes[k]:.2f}x, the recommended arms are {_mix(recommended):.2f}x (measured)",
+        f"{', '.join(loses) or 'nothing'} (replayed): verifying {k + 1} tokens costs {_relative_cost(cost, k):.1f}x "
+        f"one. On equal parts it is {mixes[k]:.2f}x, the recommended arms are {_mix(recommended):.2f}x (measured)",
     }
 
 

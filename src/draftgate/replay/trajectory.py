@@ -17,7 +17,7 @@ from draftgate.errors import TraceError
 from draftgate.policy.length import Length
 from draftgate.policy.lookup import SuffixLookup
 from draftgate.policy.policy import Policy
-from draftgate.replay.predict import Prediction, scaled
+from draftgate.replay.predict import Prediction, expected_error, scaled
 from draftgate.stats.bootstrap import ratio_interval
 
 __all__ = ["Trajectory", "Walked", "predict_trajectories", "retrace", "walk"]
@@ -145,6 +145,7 @@ def predict_trajectories(
     return Prediction(
         policy=policy.name,
         estimator="trajectory",
+        expected_error=expected_error("trajectory", policy),
         acceptance_length=length,
         acceptance_rate=accepted / drafted if drafted else None,
         coverage=float((drafted_n > 0).mean()),
