@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftgate.engines.llamacpp import capi
-from draftgate.engines.llamacpp.capi import Context, Model, library, library_version
+from draftgate.engines.llamacpp.abi import library
+from draftgate.engines.llamacpp.capi import Context, Model
 from draftgate.errors import EngineError, ModelError
 
 TEXT = "def add(a, b):\n    return a + b\n"
@@ -34,40 +35,6 @@ class Other(SimpleNamespace):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(library(), name)
-
-
-def params(**values: int) -> Any:
-    """Default context parameters with some of them changed."""
-    changed = library().context_default_params()
-    for name, value in values.items():
-        setattr(changed, name, value)
-    return changed
-
-
-@pytest.mark.parametrize(
-    "values", [{"n_ctx": 0}, {"n_batch": 512}, {"n_seq_max": 2}, {"n_threads": 0}, {"n_threads_batch": 9999}]
-)
-def test_defaults_that_read_differently_are_refused(values: dict[str, int]) -> None:
-    moved = Other(context_default_params=lambda: params(**values))
-    with pytest.raises(
-        EngineError, match=r"not laid out as expected .*install the version that draftgate pins"
-    ) as error:
-        capi._check_defaults(moved)
-    assert str(next(iter(values.values()))) in str(error.value)
-    assert library_version() in str(error.value)
-
-
-def test_model_defaults_are_checked_too() -> None:
-    with pytest.raises(EngineError, match="layers 123456"):
-        capi._check_defaults(Other(model_default_params=lambda: SimpleNamespace(n_gpu_layers=123456)))
-    capi._check_defaults(library())
-
-
-def test_a_build_without_a_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capi, "_library", None)
-    monkeypatch.setitem(capi._SIGNATURES, "llama_no_such_function", (None,))
-    with pytest.raises(EngineError, match="has no llama_no_such_function; install the version"):
-        library()
 
 
 @pytest.mark.parametrize(

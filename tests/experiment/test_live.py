@@ -71,6 +71,13 @@ def test_an_arm_that_is_not_slower_is_never_dropped(engine, small_workload, tmp_
     assert all(b.run("same") for b in blocks)
 
 
+def test_a_brief_arm_runs_on_the_first_prompts_only(engine, small_workload, tmp_path):
+    requests = requests_of(engine, small_workload(18))
+    same = Arm(Policy("same", length=Fixed(0)), "given")
+    blocks = blocks_of(engine, requests, [BASELINE, FAST, same], tmp_path / "log", rounds=1, brief=["same"])
+    assert [b.run("same") is not None for b in blocks] == [True] * 12 + [False] * 6
+
+
 def test_nothing_more_is_measured_when_only_none_is_left(small_workload, tmp_path):
     engine = FakeEngine(token_s=0.02)
     blocks = blocks_of(engine, requests_of(engine, small_workload(18)), [BASELINE, SLOW], tmp_path / "log")

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from draftgate.errors import ConfigError
 from draftgate.policy.category import GROUPS, ByteClass, Category, category_table, class_bits
-from draftgate.policy.lexer import language_names
+from draftgate.policy.syntax import language_names
 
 PIECES = st.lists(st.binary(max_size=6), max_size=30)
 

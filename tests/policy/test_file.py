@@ -13,7 +13,7 @@ from draftgate.errors import ConfigError, InputError
 from draftgate.policy.category import GROUPS, Category
 from draftgate.policy.file import VERSION, dump, load, parse, resolve, save
 from draftgate.policy.length import Calibration, Cut, Fixed, Goodput, Length
-from draftgate.policy.lexer import language_names
+from draftgate.policy.syntax import language_names
 from draftgate.policy.policy import Policy
 from draftgate.policy.presets import PRESETS, preset
 from draftgate.policy.rules import RULES

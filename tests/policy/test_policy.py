@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from draftgate.errors import ConfigError
 from draftgate.policy.category import GROUPS, Category
 from draftgate.policy.length import Calibration, Cut, Fixed, Goodput, Length
-from draftgate.policy.lexer import canonical, language_names
+from draftgate.policy.syntax import canonical, language_names
 from draftgate.policy.policy import NONE, Policy
 
 NAN = float("nan")

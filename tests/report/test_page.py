@@ -274,7 +274,10 @@ def test_what_was_not_predicted_or_not_run_is_not_checked():
 
 def test_predictions_that_are_apart_are_on_the_page(result):
     w = result["workloads"][0]
-    w["arms"][1]["predicted"] |= {"speedup": 9.0, "speedup_interval": {"estimate": 9.0, "low": 8.0, "high": 9.5, "n": 12}}
+    w["arms"][1]["predicted"] |= {
+        "speedup": 9.0,
+        "speedup_interval": {"estimate": 9.0, "low": 8.0, "high": 9.5, "n": 12},
+    }
     w["arms"][1]["speedup"] |= {"estimate": 1.2, "low": 1.1, "high": 1.3}
     tree = parsed(render(result))
     rows = cells(tree, "Replayed from")

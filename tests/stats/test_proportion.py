@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from draftgate.errors import ConfigError, TraceError
 from draftgate.stats import Interval, needed, wilson, wilson_interval
@@ -36,7 +37,6 @@ def test_any_success_clears_a_floor_of_zero() -> None:
 
 
 def test_wilson_matches_scipy() -> None:
-    stats = pytest.importorskip("scipy.stats")
     for k, n, level in ((0, 7, 0.9), (3, 7, 0.95), (188, 189, 0.95), (50, 50, 0.99)):
         reference = stats.binomtest(k, n).proportion_ci(level, method="wilson")
         assert np.allclose(wilson(k, n, level), (reference.low, reference.high), atol=1e-12)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
+from scipy import stats
 
 from draftgate.errors import ConfigError, TraceError
 from draftgate.stats import PHI, Interval, MeanSequence, mean_sequence, running
@@ -22,7 +23,6 @@ def bounded(n: int = 40, seed: int = 0) -> Array:
 
 def bayes_factor(x: Array, mean0: float, phi: float) -> float:
     """B_n by integrating the noncentral t density over the prior of the effect: no closed form involved."""
-    stats = pytest.importorskip("scipy.stats")
     n = len(x)
     t = (x.mean() - mean0) * math.sqrt(n) / x.std(ddof=1)
     effect = np.linspace(-10, 10, 8001) / math.sqrt(phi)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from draftgate.cost.steps import StepCost
 from draftgate.errors import ConfigError
-from draftgate.policy.lexer import canonical
+from draftgate.policy.syntax import canonical
 from draftgate.policy.policy import Policy
 from draftgate.trace.records import StepRecord
 from draftgate.trace.setup import Setup

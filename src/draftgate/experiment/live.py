@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
@@ -125,15 +125,16 @@ def _schedule(requests: Sequence[Request], seed: int, rounds: int | None) -> Ite
             yield r, number, requests[i]
 
 
-def _still_open(blocks: Sequence[Block], arms: Sequence[Arm], alpha: float) -> list[Arm]:
-    """Arms that are not yet shown to be slower than none."""
+def _still_open(blocks: Sequence[Block], arms: Sequence[Arm], alpha: float, brief: Collection[str]) -> list[Arm]:
+    """Arms that are not yet shown to be slower than none, after the first look without the `brief` ones."""
     if len(blocks) < _FIRST_LOOK:
         return list(arms)
     others = len(arms) - 1
     return [
         arm
         for arm in arms
-        if arm.name == BASELINE.name or compare(arm_speedup(blocks, arm.name, alpha, others)) is not Verdict.WORSE
+        if arm.name == BASELINE.name
+        or (arm.name not in brief and compare(arm_speedup(blocks, arm.name, alpha, others)) is not Verdict.WORSE)
     ]
 
 
@@ -145,9 +146,11 @@ def _settled(interval: Interval, margin: float) -> bool:
     return low is not None and high is not None and 1 - margin < low and high < 1 + margin
 
 
-def _all_settled(blocks: Sequence[Block], arms: Sequence[Arm], alpha: float, margin: float) -> bool:
-    others = [arm for arm in arms if arm.name != BASELINE.name]
-    return all(_settled(arm_speedup(blocks, arm.name, alpha, len(others)), margin) for arm in others)
+def _all_settled(
+    blocks: Sequence[Block], arms: Sequence[Arm], alpha: float, brief: Collection[str], margin: float
+) -> bool:
+    lasting = [arm.name for arm in arms if arm.name != BASELINE.name and arm.name not in brief]
+    return all(_settled(arm_speedup(blocks, name, alpha, len(arms) - 1), margin) for name in lasting)
 
 
 def run_blocks(
@@ -159,6 +162,7 @@ def run_blocks(
     seed: int,
     watch: Watch,
     alpha: float = 0.05,
+    brief: Collection[str] = (),
     margin: float = 0.02,
     rounds: int | None = 4,
     clock: Callable[[], float] = time.perf_counter,
@@ -171,6 +175,7 @@ def run_blocks(
     Args:
         arms: the baseline and the others; within a block their order is random.
         budget_s: seconds of measuring in all, passed by one block at most; three blocks are run regardless.
+        brief: arms that are only compared on the first prompts, because they will not be recommended anyway.
         margin: an arm whose interval lies within 1 -+ margin is settled as a tie.
 
     Raises:
@@ -189,9 +194,9 @@ def run_blocks(
             continue
         if spent >= budget_s and len(done) >= min(3, len(requests)):
             break
-        if r > 0 and number == 0 and _all_settled(done, arms, alpha, margin):
+        if r > 0 and number == 0 and _all_settled(done, arms, alpha, brief, margin):
             break
-        active = _still_open(done, arms, alpha)
+        active = _still_open(done, arms, alpha, brief)
         if len(active) == 1 < len(arms):
             break
         begin = clock()

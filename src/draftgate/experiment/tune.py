@@ -176,7 +176,10 @@ def _tune_one(
     live_s = max(1.0, budget_s - sum(r.prefill_s + r.decode_s for r in recorded))
     watch.phase(f"{workload}: prove", live_s)
     log = BlockLog(folder / "live.jsonl")
-    blocks = run_blocks(engine, held_out, plan.arms, log, live_s, settings.seed, watch, settings.alpha, clock=clock)
+    brief = [] if settings.allow_lossy else [arm.name for arm in plan.arms if not arm.policy.lossless]
+    blocks = run_blocks(
+        engine, held_out, plan.arms, log, live_s, settings.seed, watch, settings.alpha, brief, clock=clock
+    )
     greedy = settings.sampling.greedy
     differences = text_differences(engine, held_out, plan.arms, blocks) if greedy else []
     return _result(workload, plan, blocks, settings, cost, folder, differences) | {

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from draftgate.policy.lexer import State, canonical, syntax
+from draftgate.policy.syntax import State, canonical, syntax
 
 __all__ = ["GROUPS", "ByteClass", "Category", "category_table", "class_bits"]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from draftgate.errors import ConfigError, nearest
 from draftgate.policy.category import GROUPS, Category
 from draftgate.policy.length import Fixed, Goodput, Length
-from draftgate.policy.lexer import canonical
+from draftgate.policy.syntax import canonical
 from draftgate.policy.rules import RULES, Rule, rule_named
 
 __all__ = ["NONE", "Policy"]

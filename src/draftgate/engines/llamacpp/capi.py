@@ -1,154 +1,18 @@
-"""The llama.cpp C API, called through ctypes in the shared object that the pinned xllamacpp wheel ships.
-
-Struct layouts change between builds. Only stable prefixes are declared here; the rest is padding filled by
-`*_default_params`, and `Context` asks the library for every value it set, so a layout that moved is an error at load
-and not a wrong result later. Written against llama.h of build b11549.
-"""
+"""A llama.cpp model and its contexts, over the C functions that `abi` declares."""
 
 import ctypes as c
-import threading
 from collections.abc import Sequence
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from draftgate.errors import EngineError, ModelError, require
+from draftgate.engines.llamacpp.abi import Batch, failure, forget_failure, library, library_version
+from draftgate.errors import EngineError, ModelError
 
-__all__ = ["Context", "Model", "library", "library_version"]
-
-_ptr, _i32, _u32, _str = c.c_void_p, c.c_int32, c.c_uint32, c.c_char_p
-_PADDING = 600  # larger than the rest of either struct in any build seen
-
-
-class _ModelParams(c.Structure):
-    _fields_ = (
-        ("devices", _ptr),
-        ("tensor_buft_overrides", _ptr),
-        ("n_gpu_layers", _i32),
-        ("rest", c.c_uint8 * _PADDING),
-    )
-
-
-class _ContextParams(c.Structure):
-    _fields_ = (
-        *(
-            (name, _u32)
-            for name in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_rs_seq", "n_outputs_max", "n_outputs_per_seq")
-        ),
-        ("n_threads", _i32),
-        ("n_threads_batch", _i32),
-        ("rest", c.c_uint8 * _PADDING),
-    )
-
-
-class _Batch(c.Structure):
-    _fields_ = (
-        ("n_tokens", _i32),
-        ("token", c.POINTER(_i32)),
-        ("embd", _ptr),
-        ("pos", c.POINTER(_i32)),
-        ("n_seq_id", c.POINTER(_i32)),
-        ("seq_id", c.POINTER(c.POINTER(_i32))),
-        ("logits", c.POINTER(c.c_int8)),
-    )
-
-
-_LOG = c.CFUNCTYPE(None, _i32, _str, _ptr)
-_error = threading.local()
-
-
-def _log(level: int, text: bytes | None, _data: object) -> None:
-    """Keep the first error line of a call, its cause, for our own messages; print nothing."""
-    if level == 4 and text and not getattr(_error, "text", None):  # GGML_LOG_LEVEL_ERROR
-        _error.text = text.decode("utf-8", "replace").strip()
-
-
-_log_callback = _LOG(_log)  # kept alive as long as the library may call it
-
-_SIGNATURES = {
-    "llama_backend_init": (None,),
-    "llama_log_set": (None, _LOG, _ptr),
-    "llama_model_default_params": (_ModelParams,),
-    "llama_context_default_params": (_ContextParams,),
-    "llama_model_load_from_file": (_ptr, _str, _ModelParams),
-    "llama_model_free": (None, _ptr),
-    "llama_model_get_vocab": (_ptr, _ptr),
-    "llama_model_n_ctx_train": (_i32, _ptr),
-    "llama_model_desc": (_i32, _ptr, _str, c.c_size_t),
-    "llama_model_chat_template": (_str, _ptr, _str),
-    "llama_vocab_n_tokens": (_i32, _ptr),
-    "llama_vocab_is_eog": (c.c_bool, _ptr, _i32),
-    "llama_vocab_get_text": (_str, _ptr, _i32),
-    "llama_tokenize": (_i32, _ptr, _str, _i32, c.POINTER(_i32), _i32, c.c_bool, c.c_bool),
-    "llama_token_to_piece": (_i32, _ptr, _i32, _str, _i32, _i32, c.c_bool),
-    "llama_init_from_model": (_ptr, _ptr, _ContextParams),
-    "llama_free": (None, _ptr),
-    "llama_n_ctx_seq": (_u32, _ptr),
-    "llama_n_batch": (_u32, _ptr),
-    "llama_n_ubatch": (_u32, _ptr),
-    "llama_n_seq_max": (_u32, _ptr),
-    "llama_set_n_threads": (None, _ptr, _i32, _i32),
-    "llama_n_threads": (_i32, _ptr),
-    "llama_n_threads_batch": (_i32, _ptr),
-    "llama_get_memory": (_ptr, _ptr),
-    "llama_memory_seq_rm": (c.c_bool, _ptr, _i32, _i32, _i32),
-    "llama_memory_seq_cp": (None, _ptr, _i32, _i32, _i32, _i32),
-    "llama_decode": (_i32, _ptr, _Batch),
-    "llama_get_logits": (c.POINTER(c.c_float), _ptr),
-    "llama_chat_apply_template": (_i32, _str, _ptr, c.c_size_t, c.c_bool, c.c_char_p, _i32),
-}
-
-_library: SimpleNamespace | None = None
-
-
-def library_version() -> str:
-    """Version of the wheel that carries the library."""
-    return f"xllamacpp {metadata.version('xllamacpp')}"
-
-
-def library() -> SimpleNamespace:
-    """The C functions, declared once.
-
-    Raises:
-        MissingExtraError: xllamacpp is not installed.
-        EngineError: this build lacks a function, or its parameter structs are not laid out as declared here.
-    """
-    global _library
-    if _library is None:
-        shared = c.CDLL(str(require("xllamacpp.xllamacpp", "llamacpp").__file__))
-        functions = SimpleNamespace()
-        for name, (result, *arguments) in _SIGNATURES.items():
-            try:
-                function = getattr(shared, name)
-            except AttributeError as error:
-                raise EngineError(
-                    f"{library_version()} has no {name}; install the version that draftgate pins"
-                ) from error
-            function.restype, function.argtypes = result, arguments
-            setattr(functions, name.removeprefix("llama_"), function)
-        functions.log_set(_log_callback, None)
-        functions.backend_init()
-        _check_defaults(functions)
-        _library = functions
-    return _library
-
-
-def _check_defaults(functions: SimpleNamespace) -> None:
-    """Refuse a build whose default parameters do not read as llama.cpp documents them."""
-    context = functions.context_default_params()
-    seen = (context.n_ctx, context.n_batch, context.n_ubatch, context.n_seq_max)
-    threads = (context.n_threads, context.n_threads_batch)
-    layers = functions.model_default_params().n_gpu_layers
-    if seen != (512, 2048, 512, 1) or not all(0 < t <= 1024 for t in threads) or not -1 <= layers <= 999:
-        raise EngineError(
-            f"{library_version()}: parameter structs are not laid out as expected (context {seen}, threads {threads}, "
-            f"layers {layers}); install the version that draftgate pins"
-        )
+__all__ = ["Context", "Model"]
 
 
 class _Closed:
@@ -156,12 +20,6 @@ class _Closed:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise EngineError("this engine was closed; make a new one")
-
-
-def _failure() -> str:
-    """The cause of the failure just seen, in llama.cpp's words."""
-    text, _error.text = getattr(_error, "text", None), None
-    return text or "it gives no reason"
 
 
 class Model:
@@ -178,11 +36,11 @@ class Model:
             raise ModelError(f"{path}: no such file; pass a GGUF file or a name from 'draftgate models list'")
         params = self._lib.model_default_params()
         params.n_gpu_layers = 0
-        _error.text = None
+        forget_failure()
         self.path = path
         self._handle = self._lib.model_load_from_file(str(path).encode(), params)
         if not self._handle:
-            raise ModelError(f"{path}: cannot be loaded: {_failure()}; is the file whole? pull it again")
+            raise ModelError(f"{path}: cannot be loaded: {failure()}; is the file whole? pull it again")
         self._vocab = self._lib.model_get_vocab(self._handle)
         self.n_vocab = int(self._lib.vocab_n_tokens(self._vocab))
         self.n_ctx_train = int(self._lib.model_n_ctx_train(self._handle))
@@ -227,7 +85,7 @@ class Model:
         """Token ids of `text`; control tokens written in it are parsed when `special`."""
         raw = text.encode()
         room = len(raw) + 16
-        out = (_i32 * room)()
+        out = (c.c_int32 * room)()
         n = self._lib.tokenize(self._vocab, raw, len(raw), out, room, True, special)
         if n < 0:
             raise EngineError(f"tokenizer needs {-n} tokens of room for {len(raw)} bytes")
@@ -242,10 +100,10 @@ class Model:
         template = self._lib.model_chat_template(self._handle, None)
         if template is None:
             raise ModelError(f"{self.path}: has no chat template; give 'prompt' instead of 'messages'")
-        rows = (_str * (2 * len(messages)))(*(part.encode() for message in messages for part in message))
+        rows = (c.c_char_p * (2 * len(messages)))(*(part.encode() for message in messages for part in message))
         n, buffer = 0, c.create_string_buffer(4096)
         for _ in range(2):  # the first call may only tell how much room it takes
-            n = self._lib.chat_apply_template(template, c.cast(rows, _ptr), len(messages), True, buffer, len(buffer))
+            n = self._lib.chat_apply_template(template, c.cast(rows, c.c_void_p), len(messages), True, buffer, len(buffer))
             if 0 <= n <= len(buffer):
                 return buffer.raw[:n].decode()
             buffer = c.create_string_buffer(max(n, 1))
@@ -263,14 +121,14 @@ class _Rows:
         self._count[:] = 1  # each token belongs to one sequence; the library reads its id through a pointer
         self._seq_at = self._seq.ctypes.data + self._seq.itemsize * np.arange(size, dtype=np.uintp)
 
-        def at(array: NDArray[Any], kind: Any = _i32) -> Any:
+        def at(array: NDArray[Any], kind: Any = c.c_int32) -> Any:
             return c.cast(array.ctypes.data, c.POINTER(kind))
 
-        self.batch = _Batch(
+        self.batch = Batch(
             token=at(self._token),
             pos=at(self._pos),
             n_seq_id=at(self._count),
-            seq_id=at(self._seq_at, c.POINTER(_i32)),
+            seq_id=at(self._seq_at, c.POINTER(c.c_int32)),
             logits=at(self._wanted, c.c_int8),
         )
 
@@ -310,10 +168,10 @@ class Context:
         params = self._lib.context_default_params()
         params.n_ctx, params.n_seq_max, params.n_batch, params.n_ubatch = n_ctx * n_seq, n_seq, n_batch, n_batch
         params.n_threads = params.n_threads_batch = threads
-        _error.text = None
+        forget_failure()
         self._handle = self._lib.init_from_model(model._handle, params)
         if not self._handle:
-            raise EngineError(f"llama.cpp cannot make a context of {n_ctx} x {n_seq} tokens: {_failure()}")
+            raise EngineError(f"llama.cpp cannot make a context of {n_ctx} x {n_seq} tokens: {failure()}")
         self._self_test(n_ctx, n_batch, n_seq, threads)
         self.n_batch, self.n_vocab, self.n_ctx = n_batch, model.n_vocab, n_ctx
         self._memory = self._lib.get_memory(self._handle)
@@ -354,9 +212,9 @@ class Context:
             EngineError: the library failed, for instance because the memory is full.
         """
         n = self._rows.fill(rows, last_only)
-        _error.text = None
+        forget_failure()
         if code := self._lib.decode(self._handle, self._rows.batch):
-            raise EngineError(f"llama_decode returned {code} ({'memory full' if code == 1 else _failure()})")
+            raise EngineError(f"llama_decode returned {code} ({'memory full' if code == 1 else failure()})")
         shape = (len(rows) if last_only else n, self.n_vocab)
         return np.ctypeslib.as_array(self._lib.get_logits(self._handle), shape)
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from draftgate.cost.steps import Curve, StepCost
 from draftgate.engines.base import Capabilities, Completion, Request, Sampling, lexed_language
 from draftgate.engines.drafters import Drafter, LookupDrafter, ModelDrafter
-from draftgate.engines.llamacpp.capi import Context, Model, library_version
+from draftgate.engines.llamacpp.abi import library_version
+from draftgate.engines.llamacpp.capi import Context, Model
 from draftgate.engines.loop import Speculator, Vocabulary
 from draftgate.errors import ConfigError, ModelError
 from draftgate.policy.category import category_table

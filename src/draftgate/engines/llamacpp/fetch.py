@@ -236,7 +236,7 @@ def replacing(dst: Path) -> Iterator[Path]:
 def _removed_on_failure(path: Path) -> Iterator[None]:
     try:
         yield
-    except BaseException:
+    except BaseException:  # an interrupt too leaves half a file; all of them go on their way
         with suppress(OSError):
             path.unlink()
         raise

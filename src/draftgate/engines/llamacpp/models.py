@@ -185,9 +185,8 @@ def _from_hub(repo: str, file: str) -> Path:
         raise ModelError(f"{repo}:{file} needs the hub client: pip install huggingface_hub; {local}") from error
     try:
         return Path(hub.hf_hub_download(repo_id=repo, filename=file))
-    except (
-        Exception
-    ) as error:  # the client's own, its HTTP library's, OSError: no common root, and they vary by version
+    # A plugin's edge: its own errors, its HTTP library's and the disk's share no root, and they vary by version.
+    except Exception as error:
         raise ModelError(f"{repo}:{file}: hub not reached, or it has no such file ({error}); {local}") from error
 
 
