@@ -13,10 +13,10 @@ from draftgate.errors import ConfigError, InputError
 from draftgate.policy.category import GROUPS, Category
 from draftgate.policy.file import VERSION, dump, load, parse, resolve, save
 from draftgate.policy.length import Calibration, Cut, Fixed, Goodput, Length
-from draftgate.policy.syntax import language_names
 from draftgate.policy.policy import Policy
 from draftgate.policy.presets import PRESETS, preset
 from draftgate.policy.rules import RULES
+from draftgate.policy.syntax import language_names
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 UNIT = st.floats(0, 1)

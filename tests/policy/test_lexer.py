@@ -324,7 +324,3 @@ def test_classify(language: str, committed: bytes, draft: list[bytes], expected:
 
 def test_classify_an_empty_draft() -> None:
     assert classify(Lexer("c"), [], [], np.zeros(0, np.uint8)).shape == (0,)
-
-
-def test_a_state_is_stored_as_a_category() -> None:
-    assert (int(State.STRING), int(State.COMMENT)) == (Category.STRING, Category.COMMENT)

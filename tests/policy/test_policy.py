@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from draftgate.errors import ConfigError
 from draftgate.policy.category import GROUPS, Category
 from draftgate.policy.length import Calibration, Cut, Fixed, Goodput, Length
-from draftgate.policy.syntax import canonical, language_names
 from draftgate.policy.policy import NONE, Policy
+from draftgate.policy.syntax import canonical, language_names
 
 NAN = float("nan")
 

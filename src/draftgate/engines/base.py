@@ -6,8 +6,8 @@ from typing import Protocol
 
 from draftgate.cost.steps import StepCost
 from draftgate.errors import ConfigError
-from draftgate.policy.syntax import canonical
 from draftgate.policy.policy import Policy
+from draftgate.policy.syntax import canonical
 from draftgate.trace.records import StepRecord
 from draftgate.trace.setup import Setup
 from draftgate.workload.prompt import Prompt

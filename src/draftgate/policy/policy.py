@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from draftgate.errors import ConfigError, nearest
 from draftgate.policy.category import GROUPS, Category
 from draftgate.policy.length import Fixed, Goodput, Length
-from draftgate.policy.syntax import canonical
 from draftgate.policy.rules import RULES, Rule, rule_named
+from draftgate.policy.syntax import canonical
 
 __all__ = ["NONE", "Policy"]
 

@@ -41,6 +41,8 @@ class _ContextParams(c.Structure):
 
 
 class Batch(c.Structure):
+    """`llama_batch`, whole: it is passed by value."""
+
     _fields_ = (
         ("n_tokens", _i32),
         ("token", c.POINTER(_i32)),

@@ -103,7 +103,9 @@ class Model:
         rows = (c.c_char_p * (2 * len(messages)))(*(part.encode() for message in messages for part in message))
         n, buffer = 0, c.create_string_buffer(4096)
         for _ in range(2):  # the first call may only tell how much room it takes
-            n = self._lib.chat_apply_template(template, c.cast(rows, c.c_void_p), len(messages), True, buffer, len(buffer))
+            n = self._lib.chat_apply_template(
+                template, c.cast(rows, c.c_void_p), len(messages), True, buffer, len(buffer)
+            )
             if 0 <= n <= len(buffer):
                 return buffer.raw[:n].decode()
             buffer = c.create_string_buffer(max(n, 1))

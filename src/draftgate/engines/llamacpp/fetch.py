@@ -236,7 +236,7 @@ def replacing(dst: Path) -> Iterator[Path]:
 def _removed_on_failure(path: Path) -> Iterator[None]:
     try:
         yield
-    except BaseException:  # an interrupt too leaves half a file; all of them go on their way
+    except BaseException:  # cleans up and raises again: Ctrl-C too leaves half a file
         with suppress(OSError):
             path.unlink()
         raise
