@@ -8,8 +8,9 @@ from draftgate.engines.base import Sampling
 from draftgate.engines.fake import FakeEngine
 from draftgate.errors import ConfigError
 from draftgate.experiment import plan
-from draftgate.experiment.plan import Oracle, Plan, make_plan
-from draftgate.experiment.record import record
+from draftgate.experiment.oracle import Oracle
+from draftgate.experiment.plan import Plan, make_plan
+from draftgate.experiment.record import record, recording_policies
 from draftgate.experiment.rundir import read_json, write_json
 from draftgate.experiment.watch import Silent
 from draftgate.policy.length import Cut, Fixed, Goodput
@@ -28,9 +29,11 @@ def oracle_of(small_workload: Callable[..., Workload], tmp_path: Path) -> Callab
     def make(lookup: bool = True, temperature: float = 0.0, token_s: float = 0.001) -> Oracle:
         engine, workload = FakeEngine(token_s=token_s), small_workload(8)
         requests = [engine.encode(p, "small", 32, Sampling(temperature)) for p in workload.prompts]
-        store = TraceStore.create(tmp_path / "trace", engine.setup)
-        record(engine, requests, 7, store, Silent())
-        return Oracle.of(store, engine.measure_cost((1,), 16, 1.0), lookup, 15, engine.end_tokens)
+        stores = []
+        for name, policy in recording_policies(7, temperature == 0).items():
+            stores.append(TraceStore.create(tmp_path / name, engine.setup))
+            record(engine, requests, policy, stores[-1], Silent())
+        return Oracle.of(stores, engine.measure_cost((1,), 16, 1.0), lookup, 15, engine.end_tokens)
 
     return make
 
@@ -78,7 +81,7 @@ def test_a_policy_that_comes_up_twice_is_one_arm(oracle_of, monkeypatch):
     oracle = oracle_of(lookup=False)
     found = make_plan(oracle, "mine", True, 15, 0, Silent())
     fixed = next(a for a in found.arms if a.origin == "lossless" and isinstance(a.policy.length, Fixed))
-    monkeypatch.setitem(plan._ENGINE_DEFAULTS, False, fixed.policy.length)
+    monkeypatch.setitem(plan.ENGINE_DEFAULTS, False, fixed.policy.length)
     again = make_plan(oracle, "mine", True, 15, 0, Silent())
     assert fixed.name not in [arm.name for arm in again.arms]
     assert len(again.arms) == len(found.arms) - 1

@@ -8,7 +8,8 @@ from typing import Any
 import draftgate
 from draftgate.cost.steps import StepCost
 from draftgate.errors import ConfigError
-from draftgate.experiment.plan import Oracle
+from draftgate.experiment.oracle import Oracle
+from draftgate.experiment.record import traces_beside
 from draftgate.experiment.rundir import read_cost
 from draftgate.policy.policy import Policy
 from draftgate.replay.predict import Prediction
@@ -52,17 +53,17 @@ def replay(trace: Path, policies: Sequence[Policy], cost: Path | None) -> dict[s
     """Predict policies; arms are described as in `tune`.
 
     Args:
-        trace: folder of a recorded trace.
+        trace: folder of a lossless trace; loose ones beside it are used too.
         cost: cost.json of a run; None looks for it in the run that the trace lies in, and without one nothing about
             time is predicted.
 
     Raises:
         TraceError: the trace cannot be read, or a policy drafts more than it recorded.
     """
-    store = TraceStore(trace)
-    setup = store.setup()
+    stores = [TraceStore(path) for path in traces_beside(trace)]
+    setup = stores[0].setup()
     most = max(policy.length.most for policy in policies)
-    oracle = Oracle.of(store, _find_cost(trace, cost), setup.draft == "lookup", max(most, 1), frozenset())
+    oracle = Oracle.of(stores, _find_cost(trace, cost), setup.draft == "lookup", max(most, 1), frozenset())
     return {
         "schema": 1,
         "draftgate": draftgate.__version__,

@@ -7,33 +7,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from draftgate.cost.steps import StepCost
-from draftgate.errors import ConfigError
 from draftgate.experiment.arms import BASELINE, Arm, require_distinct
-from draftgate.experiment.record import max_tokens_of
+from draftgate.experiment.oracle import ENGINE_DEFAULTS, Oracle
 from draftgate.experiment.watch import Watch
 from draftgate.policy.language import language_offsets
-from draftgate.policy.length import Cut, Fixed, Goodput, Length
+from draftgate.policy.length import Cut, Fixed, Goodput
 from draftgate.policy.policy import Policy
 from draftgate.policy.presets import preset, source_presets
-from draftgate.replay.accept import Replayable
-from draftgate.replay.calibrate import fit_goodput, fit_goodput_trace
-from draftgate.replay.predict import Prediction, predict
+from draftgate.replay.predict import Prediction
 from draftgate.replay.summary import rejected_by
-from draftgate.replay.trajectory import Trajectory, predict_trajectories, retrace
 from draftgate.search.session import Session
 from draftgate.search.space import Space, label
-from draftgate.trace.columns import Columns
-from draftgate.trace.records import RequestRecord
-from draftgate.trace.store import TraceStore
 
 __all__ = ["LOSSY_NATS", "Plan", "make_plan"]
 
 LOSSY_NATS = 0.05
 """Most log-probability per token that the lossy candidate may give up against the target's first choice."""
 
-# llama.cpp's own defaults: ngram-simple looks for 12 tokens and copies 48, a draft model drafts 3.
-_ENGINE_DEFAULTS: Mapping[bool, Length] = {True: Cut(48, 12.0), False: Fixed(3)}
 _SEARCHED = 4000
 
 
@@ -69,66 +59,6 @@ class Plan:
         return cls(**{**data, "arms": [Arm.from_mapping(row) for row in data["arms"]]})
 
 
-@dataclass(frozen=True, slots=True)
-class Oracle:
-    """Predicts policies with the estimator that fits: trajectories for lossless lookup drafts, else the renewal walk.
-
-    Attributes:
-        trajectories: None when the draft is a model, whose drafts cannot be made again without it.
-        outputs: recorded outputs by language.
-    """
-
-    replayable: Replayable
-    cost: StepCost | None
-    trajectories: Sequence[Trajectory] | None
-    outputs: Mapping[str, Sequence[NDArray[np.int32]]]
-
-    @classmethod
-    def of(
-        cls, store: TraceStore, cost: StepCost | None, lookup: bool, most: int, end_tokens: frozenset[int]
-    ) -> "Oracle":
-        """Prepare a recorded trace; `most` is the longest lookup draft to consider."""
-        longest = max(most, *(length.most for length in _ENGINE_DEFAULTS.values()))
-        rows = store.requests()
-        trajectories = [_retraced(row, longest, end_tokens) for row in rows] if lookup else None
-        outputs: dict[str, list[NDArray[np.int32]]] = {}
-        for row in rows:
-            if row.language is not None:
-                outputs.setdefault(row.language, []).append(row.output_tokens)
-        return cls(Replayable.of(Columns.load(store)), cost, trajectories, outputs)
-
-    @property
-    def recorded_k(self) -> int:
-        """Longest draft in the trace."""
-        return self.replayable.columns.shape[0]
-
-    def __call__(self, policy: Policy, resamples: int = 0) -> Prediction:
-        """Predict one policy."""
-        if policy.lossless and self.trajectories is not None:
-            return predict_trajectories(self.trajectories, policy, self.cost, resamples)
-        return predict(self.replayable, policy, self.cost, resamples)
-
-    def can(self, policy: Policy) -> bool:
-        """Whether the trace says anything about drafts as long as this policy's."""
-        return policy.length.most <= self.recorded_k or (policy.lossless and self.trajectories is not None)
-
-    def goodput(self, most: int) -> Goodput:
-        """The goodput draft length fitted to this recording.
-
-        Raises:
-            ConfigError: there is no cost model.
-        """
-        if self.cost is None:
-            raise ConfigError("a goodput draft length needs measured step costs; pass the cost.json of a run")
-        if self.trajectories is not None:
-            return fit_goodput(self.trajectories, self.cost, most)
-        return fit_goodput_trace(self.replayable, self.cost, min(most, self.recorded_k))
-
-
-def _retraced(row: RequestRecord, most: int, end_tokens: frozenset[int]) -> Trajectory:
-    return retrace(row.prompt_tokens.tolist(), row.output_tokens.tolist(), max_tokens_of(row), most, end_tokens)
-
-
 def make_plan(oracle: Oracle, workload: str, greedy: bool, most: int, seed: int, watch: Watch) -> Plan:
     """Search offline, and choose what to prove live.
 
@@ -145,7 +75,7 @@ def make_plan(oracle: Oracle, workload: str, greedy: bool, most: int, seed: int,
         if oracle.can(policy := Policy(f"{rule}-k{k}", rule, length=Fixed(k)))
     ]
     presets = [*source_presets(workload), *_by_language(oracle.outputs)]
-    default = Policy("engine-default", rule, length=_ENGINE_DEFAULTS[oracle.trajectories is not None])
+    default = Policy("engine-default", rule, length=ENGINE_DEFAULTS[oracle.trajectories is not None])
     candidates = [Arm(default, "engine default"), Arm(Policy("goodput", rule, length=length), "lossless")]
     candidates.append(Arm(max(fixed, key=lambda row: row[2].speedup or 0.0)[1], "lossless"))
     candidates += [Arm(policy, "lossless") for policy in _best_cut(session)]

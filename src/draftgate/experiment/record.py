@@ -1,7 +1,8 @@
-"""Recording: one lossless run over the calibration prompts, with the target's scores of every drafted token."""
+"""Recording: the calibration prompts, run with the target's scores of every drafted token kept."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,29 @@ from draftgate.policy.policy import Policy
 from draftgate.trace.records import RequestRecord, StepRecord
 from draftgate.trace.store import TraceStore
 
-__all__ = ["max_tokens_of", "record", "recording_policy"]
+__all__ = ["max_tokens_of", "record", "recording_policies", "traces_beside"]
+
+_TRACE = "trace"
+_LOOSE_TAUS = (0.3, 0.1)
 
 
-def recording_policy(k: int, greedy: bool) -> Policy:
-    """Drafts of k under the lossless rule: the output is the target's own, and every shorter draft can be replayed."""
-    return Policy(f"recording-k{k}", "exact" if greedy else "lossless", length=Fixed(k))
+def recording_policies(k: int, greedy: bool) -> dict[str, Policy]:
+    """Policies to record under, by name of their trace folder, the lossless one first.
+
+    Its output is the target's own, and every shorter draft can be replayed from it. The loose ones have read text that
+    follows its drafts, as the text of loose policies does (replay.blend).
+    """
+    loose = {
+        f"{_TRACE}-loose-{tau:g}": Policy(f"recording-loose-{tau:g}", "threshold-or-lossless", tau, length=Fixed(k))
+        for tau in _LOOSE_TAUS
+    }
+    return {_TRACE: Policy("recording", "exact" if greedy else "lossless", length=Fixed(k))} | loose
+
+
+def traces_beside(trace: Path) -> list[Path]:
+    """A lossless trace, and the loose ones that were recorded with it."""
+    names = (f"{trace.name}-loose-{tau:g}" for tau in _LOOSE_TAUS)
+    return [trace, *(path for name in names if (path := trace.with_name(name)).exists())]
 
 
 def _records(number: int, done: Completion, policy: Policy) -> tuple[RequestRecord, list[StepRecord]]:
@@ -39,7 +57,9 @@ def _records(number: int, done: Completion, policy: Policy) -> tuple[RequestReco
     return row, [replace(step, request=number) for step in done.steps]
 
 
-def record(engine: Engine, requests: Sequence[Request], k: int, store: TraceStore, watch: Watch) -> list[RequestRecord]:
+def record(
+    engine: Engine, requests: Sequence[Request], policy: Policy, store: TraceStore, watch: Watch
+) -> list[RequestRecord]:
     """Record the requests that the trace does not hold yet; one segment each, so that a kill loses at most one.
 
     Returns:
@@ -48,7 +68,6 @@ def record(engine: Engine, requests: Sequence[Request], k: int, store: TraceStor
     held = store.requests()
     ids = {r.prompt_id for r in held}
     watch.advance(len(ids))
-    policy = recording_policy(k, all(r.sampling.greedy for r in requests))
     for request in requests:
         if request.id not in ids:
             done = engine.generate([request], policy, record=True)[0]

@@ -16,8 +16,9 @@ from draftgate.engines.base import Engine, Request, Sampling
 from draftgate.errors import ConfigError, TraceError
 from draftgate.experiment.compare import arm_figures, decide, text_differences
 from draftgate.experiment.live import Block, run_blocks
-from draftgate.experiment.plan import Oracle, Plan, make_plan
-from draftgate.experiment.record import record
+from draftgate.experiment.oracle import Oracle
+from draftgate.experiment.plan import Plan, make_plan
+from draftgate.experiment.record import record, recording_policies
 from draftgate.experiment.rundir import BlockLog, RunDirectory, read_cost, read_json, write_json
 from draftgate.experiment.watch import Watch
 from draftgate.experiment.why import across_workloads, mechanism, preset_sentence
@@ -167,10 +168,12 @@ def _tune_one(
     clock: Callable[[], float],
 ) -> dict[str, Any]:
     calibration, held_out = _split(requests, settings.seed)
-    store = TraceStore.create(folder / "trace", engine.setup)
-    watch.phase(f"{workload}: record", len(calibration))
-    recorded = record(engine, calibration, settings.record_k, store, watch)
-    oracle = Oracle.of(store, cost, engine.setup.draft == "lookup", settings.most, engine.end_tokens)
+    policies = recording_policies(settings.record_k, settings.sampling.greedy)
+    stores = {name: TraceStore.create(folder / name, engine.setup) for name in policies}
+    watch.phase(f"{workload}: record", len(calibration) * len(stores))
+    recorded = [r for name, store in stores.items() for r in record(engine, calibration, policies[name], store, watch)]
+    lookup = engine.setup.draft == "lookup"
+    oracle = Oracle.of(list(stores.values()), cost, lookup, settings.most, engine.end_tokens)
     plan = _plan(oracle, workload, settings, folder, watch)
     # Seconds as recorded, and not as they pass here: a resumed run has as long to prove as an unbroken one.
     live_s = max(1.0, budget_s - sum(r.prefill_s + r.decode_s for r in recorded))

@@ -1,11 +1,11 @@
 """Lossy policies: the text that a policy reads is the text it has written.
 
-A kept token that the lossless test would have rejected changes what follows. Replay knows what follows inside the recorded
-draft, not beyond it, so predictions of loose rules from a lossless recording come out too low: they miss how text that
-follows its drafts goes on following them. Recordings made under lossy rules have read such text. Let L be the lossy share
-of the text in a recording, and l(L) the lossy share that a policy would write reading it, both per committed token. The
-policy's own text is the fixed point l(L) = L, found by linear interpolation between recordings of rising L, and so is
-everything predicted there.
+A kept token that the lossless test would have rejected changes what follows. Replay knows what follows inside the
+recorded draft, not beyond it, so predictions of loose rules from a lossless recording come out too low: they miss that
+text which follows its drafts goes on following them. Recordings made under lossy rules have read such text. Let L be
+the lossy share of the text in a recording, and l(L) the lossy share that a policy would write reading it, both per
+committed token. The policy's own text is the fixed point l(L) = L, found by linear interpolation between recordings of
+rising L, and so is everything predicted there.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ import numpy as np
 from draftgate.cost.steps import StepCost
 from draftgate.policy.policy import Policy
 from draftgate.replay.accept import Replayable
-from draftgate.replay.predict import Prediction, predict
+from draftgate.replay.predict import Prediction, expected_error, predict
 from draftgate.stats.sequence import Interval
 
 __all__ = ["Recording", "predict_blend"]
@@ -55,9 +55,9 @@ def predict_blend(
     """
     below = predict(recordings[0].replayable, policy, cost, resamples)
     excess = below.lossy_share
+    if excess <= 0:
+        return below
     for recording in recordings[1:]:
-        if excess <= 0:
-            break
         above = predict(recording.replayable, policy, cost, resamples)
         more = above.lossy_share - recording.lossy_share
         if more <= 0:
@@ -77,6 +77,8 @@ def _between(a: Prediction, b: Prediction, share: float) -> Prediction:
     i, j = a.speedup_interval, b.speedup_interval
     return replace(
         b,
+        estimator="blend",
+        expected_error=expected_error("blend", False),
         acceptance_length=length,
         acceptance_rate=mix(a.acceptance_rate, b.acceptance_rate),
         coverage=a.coverage + share * (b.coverage - a.coverage),

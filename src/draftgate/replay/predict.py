@@ -17,18 +17,16 @@ from draftgate.stats.sequence import Interval
 
 __all__ = ["Prediction", "expected_error", "pieces", "predict", "scaled"]
 
-_SURE_TAU = 0.3  # from here up, tokens that a threshold keeps hardly change what follows
 
-
-def expected_error(estimator: str, policy: Policy) -> float:
+def expected_error(estimator: str, lossless: bool) -> float:
     """Relative error of a predicted acceptance length on the same prompts, as found on five packs (docs/log.md).
 
-    Lossy rules change the text that follows a kept token, which no replay of a lossless recording can know; the looser
-    the rule, the more.
+    Lossy rules change the text that follows a kept token, which no replay of a lossless recording can know; "blend"
+    reads recordings of such text as well.
     """
-    if policy.lossless:
-        return 0.01 if estimator == "trajectory" else 0.02
-    return 0.04 if policy.tau is not None and policy.tau >= _SURE_TAU else 0.20
+    if not lossless:
+        return 0.08 if estimator == "blend" else 0.35
+    return 0.01 if estimator == "trajectory" else 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Prediction:
 
     Attributes:
         policy: its name.
-        estimator: "step", "renewal" or "trajectory".
+        estimator: "step", "renewal", "blend" or "trajectory".
         expected_error: relative error of the acceptance length to expect of it on the same prompts.
         acceptance_length: committed tokens per step, bonus token included.
         acceptance_rate: accepted over drafted tokens; None when nothing is drafted.
@@ -147,7 +145,7 @@ def predict(replayable: Replayable, policy: Policy, cost: StepCost | None = None
     return Prediction(
         policy=policy.name,
         estimator=estimator,
-        expected_error=expected_error(estimator, policy),
+        expected_error=expected_error(estimator, policy.lossless),
         acceptance_length=tokens / steps,
         acceptance_rate=float(found.accepted.sum()) / drafted if drafted else None,
         coverage=1 - float(by_length[0]) / steps,

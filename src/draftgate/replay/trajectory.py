@@ -145,7 +145,7 @@ def predict_trajectories(
     return Prediction(
         policy=policy.name,
         estimator="trajectory",
-        expected_error=expected_error("trajectory", policy),
+        expected_error=expected_error("trajectory", True),
         acceptance_length=length,
         acceptance_rate=accepted / drafted if drafted else None,
         coverage=float((drafted_n > 0).mean()),
