@@ -12,6 +12,7 @@ from draftgate.errors import ConfigError, InputError, TraceError
 from draftgate.experiment import plan
 from draftgate.experiment.bench import bench
 from draftgate.experiment.offline import replay
+from draftgate.experiment.record import traces_beside
 from draftgate.experiment.tune import Settings, tune
 from draftgate.experiment.watch import Silent
 from draftgate.policy.file import load, resolve
