@@ -1,6 +1,6 @@
 """Kill -9 `tune` at random moments on the real engine, resume it each time, and compare with an unbroken run.
 
-    python benchmarks/kill_resume.py [--workload code-edit] [--budget 70s] [--kills 10] [--out DIR]
+    python benchmarks/kill_resume.py [--workload code-edit] [--budget 110s] [--kills 10] [--out DIR]
 
 Prints what each run recommends, and checks that no block is lost, doubled or half there. Measured seconds differ
 between runs, so the recommendation is the same only where it does not hang on noise.
@@ -23,7 +23,9 @@ def command(out: Path, workload: str, budget: str) -> list[str]:
 
 def run(out: Path, workload: str, budget: str) -> float:
     start = time.monotonic()
-    subprocess.run(command(out, workload, budget), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    done = subprocess.run(command(out, workload, budget), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    if done.returncode not in (0, 3):
+        raise SystemExit(f"tune ended with exit code {done.returncode}")
     return time.monotonic() - start
 
 
@@ -55,7 +57,7 @@ def told(out: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workload", default="code-edit")
-    parser.add_argument("--budget", default="70s")
+    parser.add_argument("--budget", default="110s")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--out", type=Path)
     a = parser.parse_args()

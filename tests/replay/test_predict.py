@@ -116,7 +116,7 @@ def test_without_a_cost_model_nothing_is_said_about_time(real):
     assert (p.step_s, p.tokens_per_s, p.speedup, p.speedup_interval) == (None, None, None, None)
     assert p.coverage == 1.0
     assert p.requests == 19
-    assert p.expected_error == expected_error("renewal", True) == 0.02
+    assert p.expected_error == expected_error("renewal", True) == 0.03
     json.dumps(p.to_mapping(), allow_nan=False)
 
 

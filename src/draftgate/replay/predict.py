@@ -26,7 +26,7 @@ def expected_error(estimator: str, lossless: bool) -> float:
     """
     if not lossless:
         return 0.08 if estimator == "blend" else 0.35
-    return 0.01 if estimator == "trajectory" else 0.02
+    return 0.01 if estimator == "trajectory" else 0.03
 
 
 @dataclass(frozen=True, slots=True)
