@@ -2,7 +2,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# Shared machines pause: an example that took long says nothing about the code.
+hypothesis.settings.register_profile("draftgate", deadline=None)
+hypothesis.settings.load_profile("draftgate")
 
 pytest.register_assert_rewrite("draftgate.testing.engine")
 

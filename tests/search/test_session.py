@@ -17,6 +17,7 @@ def prediction(policy: Policy, speedup: float | None = None, nats: float | None 
     return Prediction(
         policy=policy.name,
         estimator="step",
+        expected_error=0.02,
         acceptance_length=2.0,
         acceptance_rate=0.5,
         coverage=1.0,
