@@ -119,9 +119,9 @@ class _Logits:
     def __init__(self, gap: float, noise: float) -> None:
         self.gap, self.noise, self.asked = gap, noise, []
 
-    def logit_gaps(self, prompt, output, first, second) -> list[float]:
+    def logit_gap(self, prompt, output, first, second) -> tuple[float, float]:
         self.asked.append((tuple(prompt), tuple(output), first, second))
-        return [self.gap, self.gap + self.noise]
+        return self.gap, self.noise
 
 
 def differing(make_run, tokens: Sequence[int], arm: str = "fixed") -> list[Block]:

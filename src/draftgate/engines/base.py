@@ -32,13 +32,13 @@ _RANGES = (
 )
 
 
-def near_tie(gaps: Sequence[float]) -> bool:
-    """Whether two tokens are so close that the engine's own rounding, here the spread of `gaps`, can swap them.
+def near_tie(gap: float, noise: float) -> bool:
+    """Whether two tokens are so close that the engine's own rounding, which moves each logit by `noise`, can swap them.
 
-    >>> near_tie([0.02, -0.01, 0.03]), near_tie([1.5, 1.4, 1.6])
+    >>> near_tie(-0.02, 0.03), near_tie(1.5, 0.1)
     (True, False)
     """
-    return abs(gaps[0]) <= 2 * (max(gaps) - min(gaps))
+    return abs(gap) <= 2 * noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +183,11 @@ class Engine(Protocol):
         """Time draft and verify steps of 1..most tokens a sequence at each batch size, for about `seconds` in all."""
         ...
 
-    def logit_gaps(self, prompt: Sequence[int], output: Sequence[int], first: int, second: int) -> list[float]:
-        """Logit of `first` minus logit of `second` after prompt and output, by several ways to decode the output.
+    def logit_gap(self, prompt: Sequence[int], output: Sequence[int], first: int, second: int) -> tuple[float, float]:
+        """Logit of `first` minus logit of `second` after prompt and output, and how far logits move by rounding.
 
-        The first way is one token at a time, as without speculation; the others decode more tokens together, which
-        rounds differently. `near_tie` reads the result.
+        The gap is that of decoding the output one token at a time, as without speculation. The noise is the greatest
+        change of a likely token's logit when more tokens are decoded together. `near_tie` reads both.
         """
         ...
 

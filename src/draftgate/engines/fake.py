@@ -144,11 +144,11 @@ class FakeEngine:
         }
         return StepCost(curves)
 
-    def logit_gaps(self, prompt: Sequence[int], output: Sequence[int], first: int, second: int) -> list[float]:
-        """Logit of `first` minus logit of `second`; one way to decode is as good as another, for the chain is exact."""
+    def logit_gap(self, prompt: Sequence[int], output: Sequence[int], first: int, second: int) -> tuple[float, float]:
+        """Logit of `first` minus logit of `second`; the chain is exact, so nothing moves."""
         self._speculator.forget()
         logits = self._chain.prefill(0, (*prompt, *output))
-        return [float(logits[first] - logits[second])]
+        return float(logits[first] - logits[second]), 0.0
 
     def close(self) -> None:
         """Nothing to free."""

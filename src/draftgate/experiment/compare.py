@@ -138,5 +138,5 @@ def _difference(engine: Engine, request: Request, arm: Arm, none: Run, run: Run,
     row: dict[str, Any] = {"arm": arm.name, "prompt": request.id, "offset": at}
     if at >= min(len(none.tokens), len(run.tokens)):  # one output only stops earlier, which no rounding explains
         return row | {"gap": None, "noise": None, "tie": False}
-    gaps = engine.logit_gaps(request.tokens, none.tokens[:at], none.tokens[at], run.tokens[at])
-    return row | {"gap": abs(gaps[0]), "noise": max(gaps) - min(gaps), "tie": near_tie(gaps)}
+    gap, noise = engine.logit_gap(request.tokens, none.tokens[:at], none.tokens[at], run.tokens[at])
+    return row | {"gap": abs(gap), "noise": noise, "tie": near_tie(gap, noise)}

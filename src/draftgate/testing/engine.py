@@ -37,8 +37,8 @@ def assert_same_text(engine: Engine, mine: Completion, other: Completion) -> Non
     if at is None:
         assert mine.tokens == other.tokens, "one output is longer"
         return
-    gaps = engine.logit_gaps(mine.request.tokens, mine.tokens[:at], mine.tokens[at], other.tokens[at])
-    assert near_tie(gaps), f"outputs differ at {at} by {gaps} in logits, which rounding does not explain"
+    gap, noise = engine.logit_gap(mine.request.tokens, mine.tokens[:at], mine.tokens[at], other.tokens[at])
+    assert near_tie(gap, noise), f"outputs differ at {at} by {gap} in logits, which rounding ({noise}) does not explain"
 
 
 def assert_tiled(done: Completion, k: int) -> None:
@@ -158,7 +158,7 @@ class EngineContract:
         before = engine.generate([request], policy)[0]
         for measure in (
             lambda: engine.measure_cost([1], 3, 0.1),
-            lambda: engine.logit_gaps(request.tokens[:2], request.tokens[:2], 1, 2),
+            lambda: engine.logit_gap(request.tokens[:2], request.tokens[:2], 1, 2),
         ):
             measure()
             after = engine.generate([request], policy)[0]
@@ -169,9 +169,9 @@ class EngineContract:
     def test_the_chosen_token_has_the_greatest_logit(self, engine: Engine) -> None:
         done = self.run(engine, NONE)[0]
         first, second = done.tokens[0], done.tokens[0] + 1
-        gaps = engine.logit_gaps(done.request.tokens, (), first, second)
-        assert min(gaps) > 0
-        assert engine.logit_gaps(done.request.tokens, (), second, first) == [-gap for gap in gaps]
+        gap, noise = engine.logit_gap(done.request.tokens, (), first, second)
+        assert gap > 0
+        assert engine.logit_gap(done.request.tokens, (), second, first) == (-gap, noise)
 
     def test_what_does_not_fit_is_refused(self, engine: Engine) -> None:
         request = self.requests(engine)[0]

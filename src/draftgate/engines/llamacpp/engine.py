@@ -30,7 +30,8 @@ __all__ = ["LOOKUP", "LlamaCpp", "fingerprint"]
 LOOKUP = "lookup"
 _THREAD_TRIAL_S = 2.0
 _CLEARLY = 0.9
-_TOGETHER = (1, 3, 8)  # tokens a decode: without speculation, and two draft lengths with other kernels
+_TOGETHER = (3, 8)  # tokens in a decode: two draft lengths, with other kernels than one token has
+_LIKELY = 64
 _COST_CONTEXT_TOK = 192  # context behind each sequence while costs are measured: that of a typical short request
 
 
@@ -131,7 +132,7 @@ class LlamaCpp:
     def _faster_threads(self, candidates: Sequence[int]) -> int:
         """The thread count that decodes faster here now: medians of one- and eight-token decodes, in turns.
 
-        Turns are spread over seconds, since a stall of a shared machine lasts longer than a few decodes, and each begins
+        Turns are spread over seconds, since a stall of a shared machine lasts longer than a few decodes. Each begins
         with an untimed decode, since changing the thread count costs one. The last candidate wins unless another is
         clearly faster.
         """
@@ -221,17 +222,21 @@ class LlamaCpp:
         with closing(Context(model, _COST_CONTEXT_TOK + most, self._threads, batch)) as context:
             return Curve.from_samples(batch, _decode_seconds(context, batch, most, seconds))
 
-    def logit_gaps(self, prompt: Sequence[int], output: Sequence[int], first: int, second: int) -> list[float]:
-        """Logit of `first` minus logit of `second` after prompt and output, by several ways to decode the output."""
+    def logit_gap(self, prompt: Sequence[int], output: Sequence[int], first: int, second: int) -> tuple[float, float]:
+        """Logit of `first` minus logit of `second` after prompt and output, and how far logits move by rounding."""
         self._speculator.forget()
-        gaps = []
-        for together in _TOGETHER:
-            logits, at = self._context.prefill(0, prompt), len(prompt)
-            for start in range(0, len(output), together):
-                piece = output[start : start + together]
-                logits, at = self._context.decode([(0, at, piece)], last_only=True)[0], at + len(piece)
-            gaps.append(float(logits[first] - logits[second]))
-        return gaps
+        alone = self._logits_after(prompt, output, 1)
+        likely = np.argpartition(alone, -_LIKELY)[-_LIKELY:] if len(alone) > _LIKELY else np.arange(len(alone))
+        moved = [np.abs(self._logits_after(prompt, output, n) - alone)[likely].max() for n in _TOGETHER]
+        return float(alone[first] - alone[second]), float(max(moved))
+
+    def _logits_after(self, prompt: Sequence[int], output: Sequence[int], together: int) -> NDArray[np.float32]:
+        """Logits [V] after prompt and output, the output decoded `together` tokens at a time."""
+        logits, at = self._context.prefill(0, prompt), len(prompt)
+        for start in range(0, len(output), together):
+            piece = output[start : start + together]
+            logits, at = self._context.decode([(0, at, piece)], last_only=True)[0], at + len(piece)
+        return logits.copy()
 
 
 def _decode_seconds(context: Context, batch: int, most: int, seconds: float) -> NDArray[np.float64]:
