@@ -27,7 +27,7 @@ def recording_policies(k: int, greedy: bool) -> dict[str, Policy]:
     follows its drafts, as the text of loose policies does (replay.blend).
     """
     loose = {
-        f"{_TRACE}-loose-{tau:g}": Policy(f"recording-loose-{tau:g}", "threshold-or-lossless", tau, length=Fixed(k))
+        _loose(_TRACE, tau): Policy(_loose("recording", tau), "threshold-or-lossless", tau, length=Fixed(k))
         for tau in _LOOSE_TAUS
     }
     return {_TRACE: Policy("recording", "exact" if greedy else "lossless", length=Fixed(k))} | loose
@@ -35,8 +35,13 @@ def recording_policies(k: int, greedy: bool) -> dict[str, Policy]:
 
 def traces_beside(trace: Path) -> list[Path]:
     """A lossless trace, and the loose ones that were recorded with it."""
-    names = (f"{trace.name}-loose-{tau:g}" for tau in _LOOSE_TAUS)
-    return [trace, *(path for name in names if (path := trace.with_name(name)).exists())]
+    beside = (trace.with_name(_loose(trace.name, tau)) for tau in _LOOSE_TAUS)
+    return [trace, *(path for path in beside if path.exists())]
+
+
+def _loose(name: str, tau: float) -> str:
+    """Name of the loose sibling of a trace or policy."""
+    return f"{name}-loose-{tau:g}"
 
 
 def _records(number: int, done: Completion, policy: Policy) -> tuple[RequestRecord, list[StepRecord]]:

@@ -10,6 +10,7 @@ rising L, and so is everything predicted there.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,20 @@ from draftgate.cost.steps import StepCost
 from draftgate.policy.policy import Policy
 from draftgate.replay.accept import Replayable
 from draftgate.replay.predict import Prediction, expected_error, predict
-from draftgate.stats.sequence import Interval
 
 __all__ = ["Recording", "predict_blend"]
+
+_BOUNDS = ("estimate", "low", "high")
+_FIGURES = (
+    "acceptance_length",
+    "acceptance_rate",
+    "coverage",
+    "step_s",
+    "tokens_per_s",
+    "speedup",
+    "lossy_share",
+    "given_up_nats",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +80,15 @@ def predict_blend(
 
 def _between(a: Prediction, b: Prediction, share: float) -> Prediction:
     """The prediction a `share` of the way from a to b."""
+    interval = None
+    if a.speedup_interval is not None and b.speedup_interval is not None:
+        interval = replace(b.speedup_interval, **_mixed(a.speedup_interval, b.speedup_interval, _BOUNDS, share))
+    figures = _mixed(a, b, _FIGURES, share)
+    error = expected_error("blend", False)
+    return replace(b, estimator="blend", expected_error=error, speedup_interval=interval, **figures)
 
-    def mix(x: float | None, y: float | None) -> float | None:
-        return None if x is None or y is None else x + share * (y - x)
 
-    length, step_s = mix(a.acceptance_length, b.acceptance_length), mix(a.step_s, b.step_s)
-    assert length is not None
-    i, j = a.speedup_interval, b.speedup_interval
-    return replace(
-        b,
-        estimator="blend",
-        expected_error=expected_error("blend", False),
-        acceptance_length=length,
-        acceptance_rate=mix(a.acceptance_rate, b.acceptance_rate),
-        coverage=a.coverage + share * (b.coverage - a.coverage),
-        step_s=step_s,
-        tokens_per_s=mix(a.tokens_per_s, b.tokens_per_s),
-        speedup=mix(a.speedup, b.speedup),
-        lossy_share=a.lossy_share + share * (b.lossy_share - a.lossy_share),
-        given_up_nats=a.given_up_nats + share * (b.given_up_nats - a.given_up_nats),
-        speedup_interval=None
-        if i is None or j is None
-        else Interval(mix(i.estimate, j.estimate), mix(i.low, j.low), mix(i.high, j.high), j.n, j.confidence, 1.0),
-    )
+def _mixed(a: object, b: object, names: Sequence[str], share: float) -> dict[str, Any]:
+    """Each named figure a `share` of the way from a to b; None where either has none."""
+    pairs = {name: (getattr(a, name), getattr(b, name)) for name in names}
+    return {name: None if x is None or y is None else x + share * (y - x) for name, (x, y) in pairs.items()}
