@@ -29,6 +29,7 @@ __all__ = ["LOOKUP", "LlamaCpp", "fingerprint"]
 
 LOOKUP = "lookup"
 _THREAD_TRIAL_S = 2.0
+_THREAD_TRIALS = 3
 _CLEARLY = 0.9
 _TOGETHER = (3, 8)  # tokens in a decode: two draft lengths, with other kernels than one token has
 _LIKELY = 64
@@ -112,7 +113,7 @@ class LlamaCpp:
         self._threads = threads or processors
         self._context = opened.enter_context(closing(self._new_context(self._target)))
         if threads is None and processors > 1:
-            self._threads = self._faster_threads((1, processors))
+            self._threads = self._faster_threads(1, processors)
         self._draft = None if draft is None else opened.enter_context(closing(Model(draft)))
         drafter: Drafter = LookupDrafter(self._target.end_tokens)
         if self._draft is not None:
@@ -129,32 +130,35 @@ class LlamaCpp:
         """Free models and memory; the engine cannot be used any more."""
         self._opened.close()
 
-    def _faster_threads(self, candidates: Sequence[int]) -> int:
-        """The thread count that decodes faster here now: medians of one- and eight-token decodes, in turns.
+    def _faster_threads(self, fewer: int, more: int) -> int:
+        """`more` threads, unless `fewer` decode clearly faster in every trial.
 
-        Turns are spread over seconds, since a stall of a shared machine lasts longer than a few decodes. Each begins
-        with an untimed decode, since changing the thread count costs one. The last candidate wins unless another is
-        clearly faster.
+        A neighbour on a shared machine often holds a core for a few seconds: what loses one trial may win the run.
+        """
+        few = all(self._clearly_faster(fewer, more) for _ in range(_THREAD_TRIALS))
+        self._context.set_threads(fewer if few else more)
+        return fewer if few else more
+
+    def _clearly_faster(self, fewer: int, more: int) -> bool:
+        """Whether `fewer` threads win a trial: medians of one- and eight-token decodes, in turns over two seconds.
+
+        Each turn begins with an untimed decode, since changing the thread count costs one.
         """
         context, tokens = self._context, [0] * 9
         context.prefill(0, tokens[:1])
-        seconds: dict[int, list[float]] = {n: [] for n in candidates}
+        seconds: dict[int, list[float]] = {fewer: [], more: []}
         end = time.perf_counter() + _THREAD_TRIAL_S
         while time.perf_counter() < end or min(map(len, seconds.values())) < 8:
-            for n in candidates:
+            for n, taken in seconds.items():
                 context.set_threads(n)
                 for timed in (False, True, True, True, True):
                     begin = time.perf_counter()
                     context.decode([(0, 1, tokens[:1])])
                     context.decode([(0, 2, tokens[1:])])
                     if timed:
-                        seconds[n].append(time.perf_counter() - begin)
+                        taken.append(time.perf_counter() - begin)
                     context.rollback(0, 1)
-        medians = {n: float(np.median(taken)) for n, taken in seconds.items()}
-        medians[candidates[-1]] *= _CLEARLY
-        best = min(candidates, key=medians.__getitem__)
-        context.set_threads(best)
-        return best
+        return float(np.median(seconds[fewer])) < _CLEARLY * float(np.median(seconds[more]))
 
     @property
     def setup(self) -> Setup:
