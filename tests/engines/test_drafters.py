@@ -69,6 +69,14 @@ def fresh(text: Sequence[int], p: Policy, most: int, seed: int) -> Proposal:
     return propose(drafter, p, most=most, seed=seed)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_ends_with_an_end_token(temperature: float) -> None:
+    everything = frozenset(range(V))
+    drafter = ModelDrafter(Counting(), everything)
+    drafter.start(0, [1])
+    assert len(propose(drafter, policy(Fixed(4), draft_temperature=temperature), most=4, seed=0)) == 1
+
+
 def assert_equal(a: Proposal, b: Proposal) -> None:
     assert a.tokens.tolist() == b.tokens.tolist()
     np.testing.assert_array_equal(a.evidence, b.evidence)

@@ -63,7 +63,7 @@ def engine_options(function: F) -> F:
 
 
 def sampling_options(function: F) -> F:
-    """--temperature, --top-k, --top-p, --min-p, --seed, --max-tokens."""
+    """--temperature, --top-k, --top-p, --min-p, --seed, --max-tokens, --constrained."""
     for option in reversed(
         [
             click.option(
@@ -80,6 +80,11 @@ def sampling_options(function: F) -> F:
                 help="Output limit of prompts that set none.",
             ),
             click.option("--seed", default=0, show_default=True, type=click.IntRange(0)),
+            click.option(
+                "--constrained",
+                is_flag=True,
+                help="Mask tokens that the JSON Schema or tools of a prompt refuse.",
+            ),
         ]
     ):
         function = option(function)

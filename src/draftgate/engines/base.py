@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from draftgate.cost.steps import StepCost
 from draftgate.errors import ConfigError
@@ -11,6 +11,9 @@ from draftgate.policy.syntax import canonical
 from draftgate.trace.records import StepRecord
 from draftgate.trace.setup import Setup
 from draftgate.workload.prompt import Prompt
+
+if TYPE_CHECKING:
+    from draftgate.engines.grammar import Grammar
 
 __all__ = ["Capabilities", "Completion", "Engine", "Request", "Sampling", "lexed_language", "near_tie"]
 
@@ -54,6 +57,7 @@ class Sampling:
         top_p: keep the fewest tokens whose mass reaches top_p.
         min_p: keep tokens with at least min_p times the greatest probability.
         seed: every request draws from its own stream, made from this and its prompt id; not negative.
+        constrained: mask tokens that the JSON Schema or the tools of a prompt refuse.
 
     Raises:
         ConfigError: a value is out of range.
@@ -64,6 +68,7 @@ class Sampling:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0
+    constrained: bool = False
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
@@ -85,6 +90,7 @@ class Request:
         tokens: prompt tokens.
         language: language of the output, for categories and language offsets; None when unknown.
         lexed: text of the prompt that the output continues, so that the lexer starts inside it; "" for a fresh answer.
+        grammar: what the output must follow; None when nothing binds it.
     """
 
     id: str
@@ -94,6 +100,7 @@ class Request:
     language: str | None = None
     lexed: str = ""
     sampling: Sampling = field(default_factory=Sampling)
+    grammar: "Grammar | None" = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +138,14 @@ class Capabilities:
         records_drafted: whether it reports the target's scores of every drafted token.
         max_batch: sequences in one decode.
         max_draft: tokens in one draft.
+        evidence: whether its drafter says how sure it is of each token; without, a draft length can only be fixed.
     """
 
     rules: frozenset[str]
     records_drafted: bool
     max_batch: int
     max_draft: int
+    evidence: bool
 
 
 class Engine(Protocol):

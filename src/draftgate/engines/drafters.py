@@ -56,7 +56,7 @@ class Drafter(Protocol):
     def propose(
         self, sequence: int, most: int, policy: Policy, batch: int, classify: Classify, rng: np.random.Generator
     ) -> Proposal:
-        """A draft of at most `most` tokens."""
+        """A draft of at most `most` tokens, with nothing behind an end token."""
         ...
 
 
@@ -113,8 +113,9 @@ class ModelDrafter:
     a weak token; an argmax draft, where nothing is left to chance, ends before it.
     """
 
-    def __init__(self, model: Forward) -> None:
-        self._model = model
+    def __init__(self, model: Forward, end_tokens: frozenset[int] = frozenset()) -> None:
+        """A proposal ends with the first of `end_tokens`: nothing behind it can pay."""
+        self._model, self._end_tokens = model, end_tokens
         self._memory: dict[int, _Memory] = {}
 
     def start(self, sequence: int, prompt: Sequence[int]) -> None:
@@ -163,6 +164,8 @@ class ModelDrafter:
         evidence: list[float] = []
         laws: list[NDArray[np.float64]] = []
         while len(tokens) < most and _wants_more(policy.length, tokens, evidence, classify, batch):
+            if tokens and tokens[-1] in self._end_tokens:
+                break
             logits = self._after(sequence, tokens)
             if sampling.greedy:
                 token = int(logits.argmax())

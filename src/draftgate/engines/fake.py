@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from draftgate.cost.steps import Curve, StepCost
 from draftgate.engines.base import Capabilities, Completion, Request, Sampling, lexed_language
 from draftgate.engines.drafters import LookupDrafter
+from draftgate.engines.grammar import Grammars
 from draftgate.engines.loop import Speculator, Vocabulary
 from draftgate.policy.category import category_table
 from draftgate.policy.policy import Policy
@@ -28,6 +29,11 @@ __all__ = ["FakeEngine"]
 _END = 0
 _VOCABULARY = 128
 _TICK_S = 2.0**-30  # seconds are whole ticks: sums are exact, whatever the clock showed before
+
+
+def _tokenize(text: str) -> list[int]:
+    """One token a byte; what the vocabulary lacks becomes something else."""
+    return [b if 0 < b < _VOCABULARY else b % (_VOCABULARY - 1) + 1 for b in text.encode()]
 
 
 class _Chain:
@@ -93,6 +99,7 @@ class FakeEngine:
         self._speculator = Speculator(
             self._chain, LookupDrafter(self.end_tokens), self._vocabulary, n_ctx, 512, clock=self.clock
         )
+        self._grammars = Grammars(pieces, {_END: b"<end>"}, self.end_tokens, _tokenize)
         self._name = f"chain-{seed}-{base_s:g}-{token_s:g}"
 
     @property
@@ -109,7 +116,7 @@ class FakeEngine:
     @property
     def capabilities(self) -> Capabilities:
         """Everything, at batch 4."""
-        return Capabilities(frozenset(RULES), True, 4, 64)
+        return Capabilities(frozenset(RULES), True, 4, 64, True)
 
     def clock(self) -> float:
         """Virtual seconds since the start."""
@@ -118,14 +125,14 @@ class FakeEngine:
     def encode(self, prompt: Prompt, workload: str, max_tokens: int, sampling: Sampling) -> Request:
         """One token a byte; conversations are joined."""
         text = prompt.prompt or "\n".join(message.content for message in prompt.messages or ())
-        tokens = tuple(b % (_VOCABULARY - 1) + 1 for b in text.encode())
         request = Request(
             id=prompt.id,
-            tokens=tokens,
+            tokens=tuple(_tokenize(text)),
             max_tokens=prompt.max_tokens or max_tokens,
             workload=workload,
             language=lexed_language(prompt.language),
             sampling=sampling,
+            grammar=self._grammars.of(prompt) if sampling.constrained else None,
         )
         self._speculator.check_request(request)
         return request

@@ -64,6 +64,7 @@ class _Sequence:
         self.decode_s = 0.0
         self.rng = np.random.default_rng([request.sampling.seed, zlib.crc32(request.id.encode())])
         self._vocabulary = vocabulary
+        self._grammar = request.grammar.fresh() if request.grammar else None
         self._lexer = Lexer(request.language) if categories else None
         if self._lexer is not None:
             self._lexer.feed(request.lexed.encode())
@@ -87,7 +88,24 @@ class _Sequence:
             self.finish = "length"
         if self._lexer is not None:
             self._lexer.feed(b"".join(self._vocabulary.pieces[t] for t in tokens))
+        if self._grammar is not None:
+            self._grammar.advance(tokens)
         return tokens
+
+    def legal(self, proposal: Proposal) -> Proposal:
+        """A draft up to the first token that the grammar refuses: nothing behind it can be kept.
+
+        A drawn draft keeps that token, which the target's masked law then rejects: dropping it because of what was
+        drawn would change the output's law.
+        """
+        if self._grammar is None:
+            return proposal
+        legal = self._grammar.legal(proposal.tokens.tolist())
+        return proposal.first(legal if proposal.q is None else min(legal + 1, len(proposal)))
+
+    def masked(self, logits: NDArray[np.float32], drafted: Sequence[int]) -> NDArray[np.float32]:
+        """Logits [k + 1, V] without the tokens that the grammar refuses."""
+        return logits if self._grammar is None else self._grammar.masked(logits, drafted)
 
     @property
     def position(self) -> int:
@@ -187,6 +205,7 @@ class Speculator:
     def _begin(self, s: _Sequence, policy: Policy) -> float:
         """Decode the prompt or reuse it, and commit the first token; returns prefill seconds."""
         logits, prefill_s = self._prefill(s)
+        logits = s.masked(logits[None], ())[0]
         if policy.drafts:
             self._drafter.start(s.index, s.request.tokens)
         first = (
@@ -219,13 +238,11 @@ class Speculator:
         return tokens
 
     def _propose(self, s: _Sequence, policy: Policy, batch: int) -> Proposal:
-        """A draft that fits the request and ends with the first end token in it: what follows could never be kept."""
+        """A draft that fits the request and its grammar."""
         most = s.room if policy.drafts else 0
         if most <= 0:
             return _NOTHING
-        proposal = self._drafter.propose(s.index, most, policy, batch, s.classify, s.rng)
-        ends = (i for i, token in enumerate(proposal.tokens.tolist()) if token in self._vocabulary.end_tokens)
-        return proposal.first(next(ends, len(proposal) - 1) + 1)
+        return s.legal(self._drafter.propose(s.index, most, policy, batch, s.classify, s.rng))
 
     def _step(self, active: Sequence[_Sequence], policy: Policy, record: bool) -> None:
         """Draft for every sequence, verify all in one decode, commit."""
@@ -254,6 +271,7 @@ class Speculator:
     ) -> None:
         """Apply the rule to one sequence's part of a decode."""
         request, offset = s.request, len(s.output)
+        logits = s.masked(logits, proposal.tokens.tolist())
         result = verify(logits, proposal, policy, request.sampling, s.rng, offset, request.language, record)
         committed = self._commit(s, [*proposal.tokens[: result.accepted].tolist(), result.token], policy)
         self._target.rollback(s.index, s.position)

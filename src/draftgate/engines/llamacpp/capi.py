@@ -77,6 +77,11 @@ class Model:
         return tuple(self._lib.vocab_get_text(self._vocab, token) or b"" for token in range(self.n_vocab))
 
     @cached_property
+    def control(self) -> dict[int, bytes]:
+        """Spelling of the tokens that decode to nothing: they steer, and are no text."""
+        return {i: self.raw_pieces[i] for i, piece in enumerate(self.pieces) if not piece}
+
+    @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Tokens that end generation."""
         return frozenset(t for t in range(self.n_vocab) if self._lib.vocab_is_eog(self._vocab, t))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from draftgate.cost.steps import Curve, StepCost
 from draftgate.engines.base import Capabilities, Completion, Request, Sampling, lexed_language
 from draftgate.engines.drafters import Drafter, LookupDrafter, ModelDrafter
+from draftgate.engines.grammar import Grammars
 from draftgate.engines.llamacpp.abi import library_version
 from draftgate.engines.llamacpp.capi import Context, Model
 from draftgate.engines.loop import Speculator, Vocabulary
@@ -118,10 +119,18 @@ class LlamaCpp:
         drafter: Drafter = LookupDrafter(self._target.end_tokens)
         if self._draft is not None:
             _require_same_vocabulary(self._target, self._draft)
-            drafter = ModelDrafter(opened.enter_context(closing(self._new_context(self._draft))))
+            drafter = ModelDrafter(
+                opened.enter_context(closing(self._new_context(self._draft))), self._target.end_tokens
+            )
         tables = cache(lambda language: category_table(self._target.pieces, language))
         vocabulary = Vocabulary(self._target.pieces, self._target.end_tokens, tables)
         self._speculator = Speculator(self._context, drafter, vocabulary, self._n_ctx, self._context.n_batch)
+        self._grammars = Grammars(
+            self._target.pieces,
+            self._target.control,
+            self._target.end_tokens,
+            lambda text: self._target.tokenize(text, special=False),
+        )
 
     def _new_context(self, model: Model) -> Context:
         return Context(model, self._n_ctx, self._threads, self._max_batch)
@@ -178,7 +187,8 @@ class LlamaCpp:
     @property
     def capabilities(self) -> Capabilities:
         """All rules; drafts as long as a decode's batch allows."""
-        return Capabilities(frozenset(RULES), True, self._max_batch, self._context.n_batch // self._max_batch - 1)
+        longest = self._context.n_batch // self._max_batch - 1
+        return Capabilities(frozenset(RULES), True, self._max_batch, longest, evidence=True)
 
     def encode(self, prompt: Prompt, workload: str, max_tokens: int, sampling: Sampling) -> Request:
         """Tokenise a prompt; conversations go through the model's chat template."""
@@ -195,6 +205,7 @@ class LlamaCpp:
             language=lexed_language(prompt.language),
             lexed=lexed,
             sampling=sampling,
+            grammar=self._grammars.of(prompt) if sampling.constrained else None,
         )
         self._speculator.check_request(request)
         return request
