@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 import pytest
 
 from draftgate.errors import ConfigError, InputError
-from draftgate.files import read_yaml, write_atomic
+from draftgate.files import dump_yaml, read_yaml, write_atomic
 
 
 def names(folder: Path) -> list[str]:
@@ -135,3 +135,9 @@ def test_a_bomb_of_aliases_is_refused_unread(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"^{tmp_path / 'none.yaml'}: cannot be read: No such file"):
         read_yaml(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("text", ["0E0", "1e-3", "-2E+5", "12", "true", "~", "2026-01-01", "a: b"])
+def test_text_that_looks_like_something_else_stays_text(tmp_path: Path, text: str) -> None:
+    (tmp_path / "f.yaml").write_bytes(dump_yaml({"name": text}))
+    assert read_yaml(tmp_path / "f.yaml") == {"name": text}

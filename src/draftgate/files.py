@@ -10,7 +10,7 @@ import yaml
 
 from draftgate.errors import ConfigError, InputError
 
-__all__ = ["read_yaml", "write_atomic"]
+__all__ = ["dump_yaml", "read_yaml", "write_atomic"]
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -72,10 +72,21 @@ class _Reader(yaml.SafeLoader):
         return mapping
 
 
+class _Writer(yaml.SafeDumper):
+    """Quotes text that the reader would take for a number."""
+
+
 # YAML 1.1, and so PyYAML, takes 1e-3 for text because it has no dot.
-_Reader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+for _side in (_Reader, _Writer):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
+
+
+def dump_yaml(data: Any) -> bytes:
+    """YAML of plain values, which `read_yaml` turns back into equal ones; keys keep their order."""
+    text: str = yaml.dump(data, Dumper=_Writer, sort_keys=False, default_flow_style=None)
+    return text.encode()
 
 
 def _reason(error: Exception) -> str:

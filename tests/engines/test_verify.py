@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -267,3 +268,24 @@ def test_first_cuts_every_array() -> None:
     assert cut.q is not None
     assert (len(cut), len(cut.evidence), len(cut.category), cut.q.shape) == (2, 2, 2, (2, 4))
     assert draft.first(3) is draft
+
+
+CUT = [p for p in POLICIES if RULES[p.rule].truncates]
+
+
+@pytest.mark.parametrize("policy", CUT, ids=[p.name for p in CUT])
+def test_a_truncating_policy_draws_the_targets_own_tokens_from_the_cut_law(policy: Policy) -> None:
+    policy = replace(policy, truncate=True)
+    tokens = np.arange(len(LOGITS))
+    law = softmax(LOGITS)
+    scores = [
+        Scores(law[x], law[x], np.ones(()), law.max(), np.sum(law > law[x]), -np.sum(law * np.log(law))) for x in tokens
+    ]
+    tau = np.float32(0.0 if policy.tau is None else policy.tau)
+    kept = law * [float(RULES[policy.rule].accept(s, tau, policy.params)) for s in scores]
+    assert 0 < np.count_nonzero(kept) < len(law)
+    expected = np.cumsum(kept / kept.sum())
+    sampling = Sampling(1.0)
+    for u in np.linspace(0.001, 0.999, 97):
+        drawn = verify(LOGITS[None], proposal_of([]), policy, sampling, Uniforms(np.array([u])), 0, None, False).token
+        assert drawn == int(np.argmax(u < expected))

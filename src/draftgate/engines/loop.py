@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from draftgate.engines.base import Completion, Request
 from draftgate.engines.drafters import Drafter, Forward
-from draftgate.engines.sampling import draw, probabilities
 from draftgate.engines.verify import Proposal, verify
 from draftgate.errors import ConfigError, EngineError
 from draftgate.policy.lexer import Lexer, classify
@@ -208,12 +207,9 @@ class Speculator:
         logits = s.masked(logits[None], ())[0]
         if policy.drafts:
             self._drafter.start(s.index, s.request.tokens)
-        first = (
-            int(logits.argmax())
-            if s.request.sampling.greedy
-            else draw(probabilities(logits, s.request.sampling), s.rng.random())
-        )
-        self._commit(s, [first], policy)
+        request = s.request
+        first = verify(logits[None], _NOTHING, policy, request.sampling, s.rng, 0, request.language, False)
+        self._commit(s, [first.token], policy)
         return prefill_s
 
     def _prefill(self, s: _Sequence) -> tuple[NDArray[np.float32], float]:

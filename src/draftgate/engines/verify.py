@@ -1,8 +1,9 @@
 """One verification: which drafted tokens are kept, and what follows them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from draftgate.engines.base import Sampling
 from draftgate.engines.sampling import draw, one_hot, probabilities
 from draftgate.errors import EngineError
 from draftgate.policy.policy import Policy
-from draftgate.policy.rules import RULES, Rule, Scores, replacement
+from draftgate.policy.rules import RULES, Rule, Scores, replacement, truncated
 from draftgate.trace.records import Drafted
 
 __all__ = ["Proposal", "Verified", "verify"]
@@ -89,7 +90,8 @@ def verify(
     test = _Test(proposal, rule, taus, policy.params, _EVERYTHING if record else rule.needs, record)
     if sampling.greedy:
         return _greedy(logits, choice, best, test)
-    return _sampled(logits, sampling, rng.random(k + 1), test)
+    cut = partial(_cut, policy, offset, language) if policy.truncate else None
+    return _sampled(logits, sampling, rng.random(k + 1), test, cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,19 @@ def _greedy_scores(
     return Scores(np.exp(gap) / total, law, q, 1.0 / total, rank, entropy)
 
 
-def _sampled(logits: NDArray[np.float32], sampling: Sampling, uniform: NDArray[np.float64], test: _Test) -> Verified:
+def _cut(policy: Policy, offset: int, language: str | None, position: int, law: NDArray[np.float64]) -> Any:
+    """The law at a position of the draft, cut to what the policy's rule keeps there."""
+    tau = policy.taus(np.zeros(1, np.uint8), np.array([offset + position]), language)
+    return truncated(RULES[policy.rule], law, tau, policy.params)
+
+
+def _sampled(
+    logits: NDArray[np.float32],
+    sampling: Sampling,
+    uniform: NDArray[np.float64],
+    test: _Test,
+    cut: Callable[[int, NDArray[np.float64]], NDArray[np.float64]] | None,
+) -> Verified:
     """Above temperature 0: all rows at once for the record, else row by row up to the first rejection."""
     k, record = len(test.proposal), None
     law = cache(lambda i: probabilities(logits[i], sampling))
@@ -156,7 +170,8 @@ def _sampled(logits: NDArray[np.float32], sampling: Sampling, uniform: NDArray[n
         accepted += passed
         if passed < len(laws):
             break
-    return Verified(accepted, _following(law(accepted), accepted, uniform[k], test), record)
+    final = law(accepted) if cut is None else cut(accepted, law(accepted))
+    return Verified(accepted, _following(final, accepted, uniform[k], test), record)
 
 
 def _following(law: NDArray[np.float64], accepted: int, uniform: float, test: _Test) -> int:

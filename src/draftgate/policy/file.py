@@ -6,10 +6,8 @@ from reprlib import repr as brief
 from sys import float_info
 from typing import Any
 
-import yaml
-
 from draftgate.errors import ConfigError, nearest
-from draftgate.files import read_yaml, write_atomic
+from draftgate.files import dump_yaml, read_yaml, write_atomic
 from draftgate.policy.category import GROUPS
 from draftgate.policy.length import Calibration, Cut, Fixed, Goodput, Length
 from draftgate.policy.policy import Policy
@@ -19,7 +17,7 @@ __all__ = ["VERSION", "dump", "load", "parse", "resolve", "save"]
 
 VERSION = 1
 
-_TOP = ("draftgate", "name", "rule", "tau", "params", "category", "language", "position", "bounds", "draft")
+_TOP = ("draftgate", "name", "rule", "tau", "params", "category", "language", "position", "bounds", "truncate", "draft")
 _ANY_DRAFT = ("length", "temperature", "top_p")
 _DRAFT: Mapping[str, tuple[str, ...]] = {
     "fixed": ("k",),
@@ -44,6 +42,12 @@ def _mapping(where: str, value: Any) -> dict[Any, Any]:
 def _text(where: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{where}: must be text but got {brief(value)}")
+    return value
+
+
+def _flag(where: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where}: must be true or false but got {brief(value)}")
     return value
 
 
@@ -188,6 +192,7 @@ def _policy(data: Mapping[Any, Any]) -> Policy:
         language=_offsets("language", data.get("language", {})),
         position=_points("position", data.get("position", [])),
         bounds=(bounds[0], bounds[1]),
+        truncate=_flag("truncate", data.get("truncate", False)),
         length=_length(draft),
         draft_temperature=_number("draft.temperature", draft.get("temperature", 0.0)),
         draft_top_p=_number("draft.top_p", draft.get("top_p", 1.0)),
@@ -229,6 +234,8 @@ def dump(policy: Policy) -> dict[str, Any]:
         out["position"] = [[int(at), float(tau)] for at, tau in policy.position]
     if policy.bounds != (0.0, 1.0):
         out["bounds"] = list(map(float, policy.bounds))
+    if policy.truncate:
+        out["truncate"] = True
     out["draft"] = _dump_length(policy.length)
     if policy.draft_temperature:
         out["draft"]["temperature"] = float(policy.draft_temperature)
@@ -264,4 +271,4 @@ def save(policy: Policy, path: Path) -> None:
     Raises:
         InputError: the place cannot be written.
     """
-    write_atomic(path, yaml.safe_dump(dump(policy), sort_keys=False, default_flow_style=None).encode())
+    write_atomic(path, dump_yaml(dump(policy)))

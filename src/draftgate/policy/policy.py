@@ -32,6 +32,8 @@ class Policy:
         language: offset on tau in [-1, 1] by language name; kept under canonical names.
         position: (offset in output tokens, tau) points with rising offsets, linear between them, flat outside.
         bounds: least and greatest threshold after all offsets, within [0, 1].
+        truncate: tokens that the target draws itself also come from its law cut to what the rule keeps; for rules that
+            truncate, without category offsets. Without drafts it is sampling under the rule's cut.
         length: draft length.
         draft_temperature: temperature of a draft model in [0, 10]; 0 drafts its argmax.
         draft_top_p: nucleus of a draft model in (0, 1].
@@ -48,6 +50,7 @@ class Policy:
     language: Mapping[str, float] = field(default_factory=dict)
     position: tuple[tuple[int, float], ...] = ()
     bounds: tuple[float, float] = (0.0, 1.0)
+    truncate: bool = False
     length: Length = field(default_factory=lambda: Fixed(3))
     draft_temperature: float = 0.0
     draft_top_p: float = 1.0
@@ -68,6 +71,9 @@ class Policy:
             object.__setattr__(self, name, value)
 
     def _check_threshold(self, rule: Rule) -> None:
+        if self.truncate and (not rule.truncates or self.category):
+            able = sorted(r.name for r in RULES.values() if r.truncates)
+            raise ConfigError(f"truncate needs a rule of {able} without category offsets but got '{rule.name}'")
         if not rule.uses_tau:
             self._refuse_threshold(rule)
             return

@@ -21,7 +21,18 @@ from numpy.typing import NDArray
 
 from draftgate.errors import ConfigError, nearest
 
-__all__ = ["RULES", "Array", "Knob", "Residual", "Rule", "Scores", "output_law", "replacement", "rule_named"]
+__all__ = [
+    "RULES",
+    "Array",
+    "Knob",
+    "Residual",
+    "Rule",
+    "Scores",
+    "output_law",
+    "replacement",
+    "rule_named",
+    "truncated",
+]
 
 Array = NDArray[Any]
 
@@ -88,6 +99,8 @@ class Rule:
         residual: what a rejected position is replaced from.
         needs: fields of `Scores` beyond law and q that the rule reads, so that engines compute no others.
         lossless: the output law equals the target law, whatever the draft.
+        truncates: keeps only tokens of a set that the target alone decides, so that drafts are as if drawn from its
+            truncated law.
         knobs: what can be tuned; `accept` reads all but tau from params.
         source: where the rule comes from.
     """
@@ -99,6 +112,7 @@ class Rule:
     needs: frozenset[str]
     knobs: tuple[Knob, ...]
     source: str
+    truncates: bool = False
 
     @property
     def uses_tau(self) -> bool:
@@ -208,6 +222,7 @@ RULES: Mapping[str, Rule] = {
             frozenset({"p", "entropy"}),
             (_TAU, Knob("delta", "target", -1, 0.0, 1.0, 0.3)),
             "Medusa (Cai et al. 2024): p >= min(eps, delta exp(-H)); eps is tau",
+            truncates=True,
         ),
         Rule(
             "topk-margin",
@@ -217,6 +232,7 @@ RULES: Mapping[str, Rule] = {
             frozenset({"p", "top", "rank"}),
             (Knob("top_k", "target", 1, 1, 100, 10), Knob("delta", "target", 1, 0.0, 1.0, 0.1)),
             "TensorRT-LLM relaxed acceptance: among the target's top k and p >= p_top - delta (probabilities)",
+            truncates=True,
         ),
         Rule(
             "cascade",
@@ -261,6 +277,27 @@ def replacement(kind: Residual, law: Array, q: Array, x: int) -> Array:
     mass = rest.sum()
     # No mass means that a rejection had probability zero; rounding can still lead here, and the law is then right.
     return rest / mass if mass > 0 else law
+
+
+def truncated(rule: Rule, law: Array, tau: Array, params: Mapping[str, float]) -> Array:
+    """The target law [V] cut to the tokens that a truncating rule keeps, renormalised; its argmax if it keeps none.
+
+    What sampling without speculation looks like under the same cut: for 'typical' this is eta sampling (Hewitt et al.
+    2022).
+    """
+    ascending = np.sort(law)
+    scores = Scores(
+        p=law,
+        law=law,
+        q=np.ones_like(law),
+        top=ascending[-1:],
+        rank=len(law) - ascending.searchsorted(law, "right"),
+        entropy=-np.sum(law * np.log(law, out=np.zeros_like(law), where=law > 0), keepdims=True),
+    )
+    kept: Array = law * rule.accept(scores, tau, params)
+    mass = kept.sum()
+    only_top: Array = np.eye(1, len(law), int(law.argmax()))[0]
+    return kept / mass if mass > 0 else only_top
 
 
 def output_law(rule: Rule, scores: Scores, q: Array, law: Array, tau: Array, params: Mapping[str, float]) -> Array:
