@@ -4,10 +4,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftgate.cost.steps import Curve, StepCost
+from draftgate.policy.category import Category
 from draftgate.policy.length import Calibration, Fixed, Goodput
 from draftgate.policy.policy import NONE, Policy
 from draftgate.replay.accept import Replayable
-from draftgate.replay.calibrate import calibrate, examples, examples_of_trace, fit_goodput, fit_goodput_trace, isotonic
+from draftgate.replay.calibrate import (
+    Examples,
+    calibrate,
+    examples,
+    examples_of_trace,
+    fit_goodput,
+    fit_goodput_trace,
+    isotonic,
+)
 from draftgate.replay.predict import predict
 from draftgate.replay.trajectory import Trajectory, predict_trajectories
 
@@ -35,7 +44,7 @@ def notes(draw):
         n = int(rng.integers(1, 30))
         available = rng.integers(0, MOST + 1, n)
         confirmed = rng.integers(0, available + 1)
-        made.append(Trajectory(rng.integers(1, 9, n), available, confirmed, np.zeros((n, MOST), np.uint8)))
+        made.append(Trajectory(rng.integers(1, 9, n), available, confirmed, MOST))
     return made, cost_of(rng.uniform(0.5, 2.0, MOST + 1))
 
 
@@ -76,17 +85,18 @@ def test_levels_are_pooled_then_shrunk_towards_the_mean():
 
 
 def test_without_examples_nothing_is_expected_to_be_kept():
-    nothing = calibrate(*examples([])[:2])
+    nothing = calibrate(examples([]))
     assert nothing.chance(np.array([0.0, 50.0]), np.zeros(2, np.uint8)).tolist() == [0.0, 0.0]
     assert predict_trajectories(sure(3), Policy("g", length=fit_goodput([], cost_of([1, 1.1]), 1))).coverage == 0
 
 
 def test_examples_are_the_tokens_that_were_reached():
-    t = Trajectory(np.array([3, 7]), np.array([3, 2]), np.array([1, 2]), np.array([[1, 2, 3], [4, 5, 6]], np.uint8))
-    evidence, right, category = examples([t])
-    assert evidence.tolist() == [3, 4, 7, 8]
-    assert right.tolist() == [True, False, True, True]
-    assert category.tolist() == [1, 2, 4, 5]
+    t = Trajectory(np.array([3, 7]), np.array([3, 2]), np.array([1, 2]), 3)
+    known = examples([t, t])
+    assert known.evidence.tolist() == [3, 4, 7, 8] * 2
+    assert known.right.tolist() == [True, False, True, True] * 2
+    assert known.request.tolist() == [0] * 4 + [1] * 4
+    assert known.category is None
 
 
 def test_examples_of_a_trace_are_the_tokens_that_were_reached(random_columns):
@@ -94,11 +104,39 @@ def test_examples_of_a_trace_are_the_tokens_that_were_reached(random_columns):
     expected = []
     for s in range(40):
         for j in range(columns.drafted_n[s]):
-            expected.append((columns.evidence[j, s], columns.rank[j, s] == 0))
+            expected.append(
+                (columns.evidence[j, s], columns.rank[j, s] == 0, columns.request[s], columns.category[j, s])
+            )
             if columns.rank[j, s]:
                 break
-    evidence, right = examples_of_trace(Replayable.of(columns))
-    assert sorted(zip(evidence, right, strict=True)) == sorted(expected)
+    known = examples_of_trace(Replayable.of(columns))
+    assert sorted(zip(known.evidence, known.right, known.request, known.category, strict=True)) == sorted(expected)
+
+
+def tokens(structural_chance, other_chance, n=2000):
+    """Examples of 8 requests, half of them structural, whose evidence tells nothing."""
+    rng = np.random.default_rng(7)
+    structural = np.arange(n) % 2 == 0
+    right = rng.random(n) < np.where(structural, structural_chance, other_chance)
+    category = np.where(structural, Category.STRUCTURAL, Category.WORD).astype(np.uint8)
+    return Examples(rng.integers(1, 9, n).astype(float), right, np.arange(n) // 250, category)
+
+
+def test_groups_get_tables_of_their_own_where_they_differ():
+    found = calibrate(tokens(0.95, 0.3))
+    assert {"*", "structural"} <= set(found.groups)
+    evidence, kinds = np.full(2, 5.0), np.array([Category.STRUCTURAL, Category.WORD], np.uint8)
+    assert found.chance(evidence, kinds) == pytest.approx([0.95, 0.3], abs=0.1)
+
+
+def test_groups_that_do_not_differ_are_pooled():
+    assert set(calibrate(tokens(0.6, 0.6)).groups) == {"*"}
+
+
+def test_one_request_cannot_show_that_groups_pay():
+    known = tokens(0.95, 0.3)
+    alone = Examples(known.evidence, known.right, np.zeros(len(known.right), np.int64), known.category)
+    assert set(calibrate(alone).groups) == {"*"}
 
 
 def sure(n):
@@ -106,7 +144,7 @@ def sure(n):
     rng = np.random.default_rng(n)
     match = [rng.integers(1, 16, 200) for _ in range(n)]
     full = np.full(200, MOST)
-    return [Trajectory(m, full, np.where(m >= 8, MOST, 0), np.zeros((200, MOST), np.uint8)) for m in match]
+    return [Trajectory(m, full, np.where(m >= 8, MOST, 0), MOST) for m in match]
 
 
 def goodput(length):
@@ -133,7 +171,7 @@ def test_goodput_is_never_slower_than_no_speculation_on_its_own_data(drawn):
 def test_a_misleading_calibration_is_not_followed():
     """Told that everything is kept where nothing is, the fit falls back to not drafting."""
     n = 50
-    wrong = Trajectory(np.full(n, 5), np.full(n, MOST), np.zeros(n, np.int64), np.zeros((n, MOST), np.uint8))
+    wrong = Trajectory(np.full(n, 5), np.full(n, MOST), np.zeros(n, np.int64), MOST)
     cost = cost_of([1 + 0.1 * m for m in range(MOST + 1)])
     length = fit_goodput([wrong], cost, MOST, Calibration({"*": ((0.0,), (0.99,))}))
     assert predict_trajectories([wrong], goodput(length), cost).coverage == 0

@@ -89,18 +89,6 @@ def test_outputs_without_steps_have_no_notes(output):
     assert trajectory.evidence.shape == (0, 3)
 
 
-def test_proposals_are_classified():
-    seen = []
-
-    def categorise(output, proposals):
-        seen.extend(proposals)
-        return np.ones((len(proposals), 3), np.uint8)
-
-    trajectory = retrace([1, 2, 1], [2, 1, 2], 9, 3, frozenset(), categorise)
-    assert trajectory.category.all()
-    assert seen[0] == [1, 2, 1]
-
-
 def repetitive(n):
     return [retrace([1, 2, 3, 4, 5, i + 6], [1, 2, 3, 4, 5, 1, 2, 9 + i, 1, 2, 3, 4], 12, 6) for i in range(n)]
 
@@ -154,5 +142,5 @@ def test_what_trajectories_cannot_tell_is_refused(trajectories, policy, message)
 
 
 def test_evidence_counts_the_drafted_tokens_before():
-    trajectory = Trajectory(np.array([4, 0]), np.array([3, 0]), np.array([1, 0]), np.zeros((2, 3), np.uint8))
+    trajectory = Trajectory(np.array([4, 0]), np.array([3, 0]), np.array([1, 0]), 3)
     np.testing.assert_array_equal(trajectory.evidence, [[4, 5, 6], [0, 1, 2]])

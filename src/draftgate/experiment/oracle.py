@@ -13,7 +13,7 @@ from draftgate.policy.length import Cut, Fixed, Goodput, Length
 from draftgate.policy.policy import Policy
 from draftgate.replay.accept import Replayable
 from draftgate.replay.blend import Recording, predict_blend
-from draftgate.replay.calibrate import fit_goodput, fit_goodput_trace
+from draftgate.replay.calibrate import calibrate, examples_of_trace, fit_goodput, fit_goodput_trace
 from draftgate.replay.predict import Prediction
 from draftgate.replay.trajectory import Trajectory, predict_trajectories, retrace
 from draftgate.trace.columns import Columns
@@ -75,13 +75,13 @@ class Oracle:
 
     def __call__(self, policy: Policy, resamples: int = 0) -> Prediction:
         """Predict one policy."""
-        if policy.lossless and self.trajectories is not None:
+        if self.trajectories is not None and _text_is_known(policy):
             return predict_trajectories(self.trajectories, policy, self.cost, resamples)
         return predict_blend(self.recordings, policy, self.cost, resamples)
 
     def can(self, policy: Policy) -> bool:
         """Whether the trace says anything about drafts as long as this policy's."""
-        return policy.length.most <= self.recorded_k or (policy.lossless and self.trajectories is not None)
+        return policy.length.most <= self.recorded_k or (self.trajectories is not None and _text_is_known(policy))
 
     def goodput(self, most: int) -> Goodput:
         """The goodput draft length fitted to this recording.
@@ -91,9 +91,20 @@ class Oracle:
         """
         if self.cost is None:
             raise ConfigError("a goodput draft length needs measured step costs; pass the cost.json of a run")
-        if self.trajectories is not None:
-            return fit_goodput(self.trajectories, self.cost, most)
-        return fit_goodput_trace(self.replayable, self.cost, min(most, self.recorded_k))
+        calibration = calibrate(examples_of_trace(self.replayable))
+        recorded = fit_goodput_trace(self.replayable, self.cost, min(most, self.recorded_k), calibration)
+        if self.trajectories is None:
+            return recorded
+        longer = fit_goodput(self.trajectories, self.cost, most)
+        return recorded if len(calibration.groups) > 1 and self._speed(recorded) > self._speed(longer) else longer
+
+    def _speed(self, length: Goodput) -> float:
+        return self(Policy("goodput", "lossless", length=length)).speedup or 0.0
+
+
+def _text_is_known(policy: Policy) -> bool:
+    """Whether the recorded text is the policy's own, and re-drafting along it tells all that the policy asks."""
+    return policy.lossless and not policy.uses_category
 
 
 def _retraced(row: RequestRecord, most: int, end_tokens: frozenset[int]) -> Trajectory:

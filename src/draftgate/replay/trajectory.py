@@ -6,7 +6,7 @@ Every output position is visited once to note what the drafter would have propos
 confirms; any draft-length policy is then a walk over those notes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +22,6 @@ from draftgate.stats.bootstrap import ratio_interval
 
 __all__ = ["Trajectory", "Walked", "predict_trajectories", "retrace", "walk"]
 
-Categorise = Callable[[Sequence[int], Sequence[Sequence[int]]], NDArray[np.uint8]]
-
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
@@ -33,18 +31,18 @@ class Trajectory:
         match: strength of the match (policy.lookup), [n - 1]; 0 where nothing matches.
         available: proposed tokens, [n - 1].
         confirmed: leading proposed tokens that the text confirms, [n - 1].
-        category: categories of proposed tokens [n - 1, K]; zeros when not classified.
+        most: longest draft, K.
     """
 
     match: NDArray[np.float64]
     available: NDArray[np.int64]
     confirmed: NDArray[np.int64]
-    category: NDArray[np.uint8]
+    most: int
 
     @property
     def evidence(self) -> NDArray[np.float64]:
         """Evidence of each proposed token, [n - 1, K]."""
-        return SuffixLookup.evidence(0.0, self.category.shape[1]) + self.match[:, None]
+        return SuffixLookup.evidence(0.0, self.most) + self.match[:, None]
 
 
 def retrace(
@@ -53,7 +51,6 @@ def retrace(
     max_tokens: int,
     most: int,
     end_tokens: frozenset[int] = frozenset(),
-    categorise: Categorise | None = None,
 ) -> Trajectory:
     """Visit every output position of one request.
 
@@ -63,12 +60,10 @@ def retrace(
         max_tokens: the request's limit, near which drafts are cut so that the bonus token fits.
         most: longest draft.
         end_tokens: a draft ends with the first of these.
-        categorise: (output, proposals) -> categories [n - 1, most]; None leaves zeros.
     """
     lookup = SuffixLookup([*prompt, *output[:1]])
     n = max(len(output) - 1, 0)
     match, (available, confirmed) = np.zeros(n), np.zeros((2, n), np.int64)
-    proposals: list[Sequence[int]] = []
     for i in range(n):
         t = i + 1
         tokens, _ = lookup.propose(min(most, max_tokens - t - 1))
@@ -78,10 +73,8 @@ def retrace(
         pairs = zip(tokens, output[t:], strict=False)
         confirmed[i] = next((j for j, (a, b) in enumerate(pairs) if a != b), min(len(tokens), len(output) - t))
         available[i] = len(tokens)
-        proposals.append(tokens)
         lookup.extend([output[t]])
-    category = np.zeros((n, most), np.uint8) if categorise is None else categorise(output, proposals)
-    return Trajectory(match, available, confirmed, category)
+    return Trajectory(match, available, confirmed, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +93,9 @@ class Walked:
 
 
 def walk(trajectory: Trajectory, length: Length, batch: int = 1) -> Walked:
-    """The steps that a draft length policy would have taken."""
-    chosen = length.choose(trajectory.evidence, trajectory.category, trajectory.available, batch)
+    """The steps that a draft length policy would have taken; it must not ask for token categories."""
+    evidence = trajectory.evidence
+    chosen = length.choose(evidence, np.zeros(evidence.shape, np.uint8), trajectory.available, batch)
     kept = np.minimum(chosen, trajectory.confirmed)
     n, at = len(kept), 0
     visited = []
@@ -126,7 +120,8 @@ def predict_trajectories(
         resamples: bootstrap resamples of the speedup's interval; 0 for none.
 
     Raises:
-        TraceError: the policy is lossy, or drafts more than was retraced; no request took a step.
+        TraceError: the policy is lossy, asks for token categories, or drafts more than was retraced; no request took a
+            step.
         ConfigError: the cost model has no curve for batch size 1.
     """
     _check(trajectories, policy)
@@ -166,6 +161,8 @@ def _check(trajectories: Sequence[Trajectory], policy: Policy) -> None:
         )
     if not any(len(t.match) for t in trajectories):
         raise TraceError(f"policy '{policy.name}': the trace holds no steps to replay; record longer outputs")
-    most = min(t.category.shape[1] for t in trajectories)
+    if policy.uses_category:
+        raise TraceError(f"policy '{policy.name}': asks for token categories, which a re-drafted text does not have")
+    most = min(t.most for t in trajectories)
     if policy.length.most > most:
         raise TraceError(f"policy '{policy.name}' drafts up to {policy.length.most} tokens but {most} were retraced")
