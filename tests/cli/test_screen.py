@@ -7,10 +7,11 @@ from draftgate.cli.screen import Screen, arm_table, figure, percent
 
 SPEED = {"estimate": 1.5, "low": 1.25, "high": 1.75, "n": 9, "how": "measured"}
 FIGURES = {"tokens_per_s": 120.0, "acceptance_rate": 0.5, "acceptance_length": 2.5, "coverage": 1.0, "requests": 9}
+JUDGED = {"valid": {"estimate": 0.75, "low": 0.5, "high": 0.9, "n": 9, "how": "measured"}, "quality": None}
 NOTHING = {"estimate": None, "low": None, "high": None, "n": 0, "how": "measured"}
 ARMS = [
-    {"arm": "exact-k3", "lossless": True, "speedup": SPEED, **FIGURES},
-    {"arm": "[b]odd", "lossless": False, "speedup": NOTHING, **dict.fromkeys(FIGURES), "requests": 0},
+    {"arm": "exact-k3", "lossless": True, "speedup": SPEED, **FIGURES, **JUDGED},
+    {"arm": "[b]odd", "lossless": False, "speedup": NOTHING, **dict.fromkeys([*FIGURES, *JUDGED]), "requests": 0},
 ]
 
 
@@ -72,8 +73,8 @@ def rendered(width: int, terminal: bool = False) -> str:
 def test_a_table_fits_80_columns_with_whole_names(width):
     lines = [line.rstrip() for line in rendered(width).splitlines()]
     assert max(map(len, lines)) <= 80
-    assert " ".join(lines[2].split()) == "> exact-k3 1.50 1.25..1.75 - 120.0 50% 2.50 100% 9"
-    assert " ".join(lines[3].split()) == "[b]odd (lossy) - - - - - - - 0"
+    assert " ".join(lines[2].split()) == "> exact-k3 1.50 1.25..1.75 - 120.0 50% 2.50 100% 75% 9"
+    assert " ".join(lines[3].split()) == "[b]odd (lossy) - - - - - - - - 0"
 
 
 def test_colour_is_for_terminals():

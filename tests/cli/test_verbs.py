@@ -40,7 +40,7 @@ def test_a_table_in_a_pipe_keeps_every_arm_on_one_line(draftgate, tmp_path):
     said = draftgate("tune", "-w", "code-edit", "--out", tmp_path / "run", *_SHORT)
     result = json.loads((tmp_path / "run" / "result.json").read_text())["workloads"][0]
     lines = said.out.splitlines()
-    assert lines[1].split() == ["arm", "speedup", "interval", "replay", "tok/s", "accept", "length", "cover", "n"]
+    assert lines[1].split() == ["arm", "speedup", "interval", "replay", "tok/s", "rate", "len", "cover", "valid", "n"]
     for arm, line in zip(result["arms"], lines[2:], strict=False):
         chosen = ">" if arm["arm"] == result["recommended"] else ""
         assert f"{chosen} {arm['arm']} ".strip() in line
@@ -156,8 +156,8 @@ def test_a_resumed_run_keeps_its_threads(draftgate, run, monkeypatch):
     (run / "run.json").write_text(json.dumps(settings))
     asked = []
 
-    def opened(target, draft, context, threads):
-        asked.append(threads)
+    def opened(choice):
+        asked.append(choice.threads)
         raise InputError("enough")
 
     monkeypatch.setattr(options, "open_engine", opened)

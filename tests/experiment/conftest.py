@@ -17,8 +17,8 @@ def _workload(n: int = 18, name: str = "small") -> Workload:
     return Workload(name, tuple(Prompt(f"p{i}", text) for i, text in enumerate(texts)))
 
 
-def _run(arm: str, decode_s: float, tokens: Sequence[int] = (1, 2, 3)) -> Run:
-    return Run(arm, tuple(tokens), "length", 0.01, decode_s, steps=2, covered=1, drafted=4, accepted=3)
+def _run(arm: str, decode_s: float, tokens: Sequence[int] = (1, 2, 3), status: str | None = None) -> Run:
+    return Run(arm, tuple(tokens), "length", 0.01, decode_s, steps=2, covered=1, drafted=4, accepted=3, status=status)
 
 
 def _blocks(speedups: Mapping[str, Sequence[float]]) -> list[Block]:
@@ -48,7 +48,7 @@ def small_workload() -> Callable[..., Workload]:
 
 @pytest.fixture(scope="session")
 def make_run() -> Callable[..., Run]:
-    """(arm, decode_s, tokens) -> a run."""
+    """(arm, decode_s, tokens, status) -> a run."""
     return _run
 
 

@@ -56,7 +56,7 @@ def _tune(run: Path) -> None:
     texts = [f"{'abc def ' * (1 + i % 3)}{i * 7919}" for i in range(24)]
     workload = Workload("../small one", tuple(Prompt(f"p{i}", text) for i, text in enumerate(texts)))
     engine = FakeEngine(seed=4, base_s=0.01, token_s=0.007)
-    tune(engine, [workload], Settings(budget_s=400.0, max_tokens=48), run, Silent(), engine.clock)
+    tune(engine, [workload], Settings(budget_s=400.0, max_tokens=48), run, Silent(), clock=engine.clock)
 
 
 def main(run: Path, moments: list[str]) -> None:

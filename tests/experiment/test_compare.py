@@ -11,8 +11,10 @@ from draftgate.experiment.compare import arm_figures, decide, text_differences
 from draftgate.experiment.live import Block, arm_speedup
 from draftgate.policy.length import Calibration, Cut, Fixed, Goodput
 from draftgate.policy.policy import Policy
+from draftgate.quality.gate import Gate
 
 GOODPUT = Goodput(1, Calibration({"*": ((0.0,), (0.5,))}), {1: (0.1, 0.1)}, {1: 10.0})
+GATE = Gate(0.95)
 NAMED = {
     arm.name: arm
     for arm in (
@@ -26,7 +28,7 @@ NAMED = {
 
 
 def decided(blocks: Sequence[Block], *names: str, allow_lossy: bool = False):
-    return decide([BASELINE, *(NAMED[name] for name in names)], blocks, 0.05, allow_lossy)
+    return decide([BASELINE, *(NAMED[name] for name in names)], blocks, 0.05, allow_lossy, GATE)
 
 
 def test_a_proven_arm_is_recommended_with_its_figures(make_blocks, around):
@@ -98,7 +100,7 @@ def test_whatever_is_recommended_is_proven_and_allowed(make_blocks, speeds, allo
 
 
 def test_figures_of_an_arm_that_was_not_run_are_none(make_blocks):
-    figures = arm_figures(NAMED["fixed"], make_blocks({"cut": [1.0]}), 0.05, 2)
+    figures = arm_figures(NAMED["fixed"], make_blocks({"cut": [1.0]}), 0.05, 2, GATE)
     assert figures["requests"] == 0
     unknown = ("tokens_per_s", "acceptance_rate", "acceptance_length", "coverage")
     assert [figures[key] for key in unknown] == [None] * 4
@@ -106,10 +108,10 @@ def test_figures_of_an_arm_that_was_not_run_are_none(make_blocks):
 
 
 def test_figures_add_up(make_blocks):
-    figures = arm_figures(NAMED["fixed"], make_blocks({"fixed": [2.0, 2.0]}), 0.05, 1)
+    figures = arm_figures(NAMED["fixed"], make_blocks({"fixed": [2.0, 2.0]}), 0.05, 1, GATE)
     assert figures["tokens_per_s"] == pytest.approx(4.0)  # two of three tokens come from steps, in half a second
     assert (figures["acceptance_rate"], figures["acceptance_length"], figures["coverage"]) == (0.75, 1.0, 0.5)
-    baseline = arm_figures(BASELINE, make_blocks({"fixed": [2.0, 2.0]}), 0.05, 1)["speedup"]
+    baseline = arm_figures(BASELINE, make_blocks({"fixed": [2.0, 2.0]}), 0.05, 1, GATE)["speedup"]
     assert baseline == {"estimate": 1.0, "low": 1.0, "high": 1.0, "n": 2, "how": "by definition"}
 
 

@@ -17,6 +17,7 @@ from draftgate.experiment.rundir import BlockLog
 from draftgate.experiment.watch import Silent
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
+from draftgate.quality.gate import Gate
 from draftgate.stats.verdict import Verdict, compare
 
 FAST, SLOW = Arm(Policy("k3", length=Fixed(3)), "given"), Arm(Policy("slow", length=Fixed(40)), "given")
@@ -183,6 +184,6 @@ def test_identical_arms_are_rarely_called_faster(small_workload, tmp_path, monke
         engine = FakeEngine(seed, noise=0.5)
         requests = requests_of(engine, small_workload(16), max_tokens=3)
         blocks = blocks_of(engine, requests, arms, tmp_path / f"{seed}.jsonl", seed=seed, rounds=4)
-        looks = [decide(arms, blocks[:n], 0.05, False).verdict for n in range(8, len(blocks) + 1, 4)]
+        looks = [decide(arms, blocks[:n], 0.05, False, Gate(None)).verdict for n in range(8, len(blocks) + 1, 4)]
         false += "faster" in looks
     assert false <= 3  # 5% of 60

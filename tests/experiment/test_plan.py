@@ -18,6 +18,8 @@ from draftgate.policy.policy import NONE
 from draftgate.trace.store import TraceStore
 from draftgate.workload.prompt import Workload
 
+ABLE = FakeEngine().capabilities
+
 
 @pytest.fixture(autouse=True)
 def _search_less(monkeypatch):
@@ -41,7 +43,7 @@ def oracle_of(small_workload: Callable[..., Workload], tmp_path: Path) -> Callab
 @pytest.mark.parametrize("workload", ["code-edit", "chat", "json-records", "mine"])
 @pytest.mark.parametrize("lookup", [True, False])
 def test_every_plan_has_the_arms_that_must_be_there(workload, lookup, oracle_of):
-    found = make_plan(oracle_of(lookup), workload, True, 15, 0, Silent())
+    found = make_plan(oracle_of(lookup), ABLE, workload, True, 15, 0, Silent())
     by_name = {arm.name: arm for arm in found.arms}
     assert len(by_name) == len(found.arms)
     assert found.arms[0].policy == NONE
@@ -58,13 +60,13 @@ def test_every_plan_has_the_arms_that_must_be_there(workload, lookup, oracle_of)
 
 def test_a_plan_is_the_same_for_a_seed(oracle_of):
     oracle = oracle_of()
-    first, again = (make_plan(oracle, "mine", True, 15, 5, Silent()).to_mapping() for _ in range(2))
+    first, again = (make_plan(oracle, ABLE, "mine", True, 15, 5, Silent()).to_mapping() for _ in range(2))
     assert first == again
 
 
 def test_a_plan_survives_json(oracle_of, tmp_path):
     """Batch sizes are whole-number keys, which JSON turns into text."""
-    found = make_plan(oracle_of(), "mine", True, 15, 0, Silent())
+    found = make_plan(oracle_of(), ABLE, "mine", True, 15, 0, Silent())
     write_json(tmp_path / "arms.json", found.to_mapping())
     back = Plan.from_mapping(read_json(tmp_path / "arms.json"))
     assert [arm.policy for arm in back.arms] == [arm.policy for arm in found.arms]
@@ -72,17 +74,17 @@ def test_a_plan_survives_json(oracle_of, tmp_path):
 
 
 def test_sampled_decoding_uses_the_lossless_rule(oracle_of):
-    found = make_plan(oracle_of(temperature=0.8), "mine", False, 15, 0, Silent())
+    found = make_plan(oracle_of(temperature=0.8), ABLE, "mine", False, 15, 0, Silent())
     assert {arm.policy.rule for arm in found.arms if arm.origin in ("lossless", "engine default")} == {"lossless"}
 
 
 def test_a_policy_that_comes_up_twice_is_one_arm(oracle_of, monkeypatch):
     """With a draft model, the best fixed length can be the engine's default: it is not run twice."""
     oracle = oracle_of(lookup=False)
-    found = make_plan(oracle, "mine", True, 15, 0, Silent())
+    found = make_plan(oracle, ABLE, "mine", True, 15, 0, Silent())
     fixed = next(a for a in found.arms if a.origin == "lossless" and isinstance(a.policy.length, Fixed))
     monkeypatch.setitem(plan.ENGINE_DEFAULTS, False, fixed.policy.length)
-    again = make_plan(oracle, "mine", True, 15, 0, Silent())
+    again = make_plan(oracle, ABLE, "mine", True, 15, 0, Silent())
     assert fixed.name not in [arm.name for arm in again.arms]
     assert len(again.arms) == len(found.arms) - 1
 

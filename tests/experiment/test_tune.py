@@ -12,6 +12,7 @@ from draftgate.errors import ConfigError, InputError, TraceError
 from draftgate.experiment import plan
 from draftgate.experiment.bench import bench
 from draftgate.experiment.offline import replay
+from draftgate.experiment.judging import GateSettings
 from draftgate.experiment.record import traces_beside
 from draftgate.experiment.tune import Settings, tune
 from draftgate.experiment.watch import Silent
@@ -32,7 +33,7 @@ def _search_less(monkeypatch):
 
 def tuned(workloads: list[Workload], out: Path, settings: Settings = SETTINGS, engine: FakeEngine | None = None):
     engine = engine or FakeEngine()
-    return tune(engine, workloads, settings, out, Silent(), engine.clock)
+    return tune(engine, workloads, settings, out, Silent(), clock=engine.clock)
 
 
 def test_the_result_has_the_schema_and_the_files(small_workload, tmp_path):
@@ -164,7 +165,7 @@ def test_wrong_requests_are_refused_before_anything_is_written(small_workload, t
 
 def benched(workload: Workload, policies, out: Path | None, engine: FakeEngine | None = None):
     engine = engine or FakeEngine()
-    return bench(engine, workload, policies, Sampling(), 24, 20.0, out, Silent(), engine.clock)
+    return bench(engine, workload, policies, Sampling(), 24, 20.0, out, Silent(), GateSettings(), engine.clock)
 
 
 def test_bench_has_the_same_arm_objects_and_resumes(small_workload, tmp_path):

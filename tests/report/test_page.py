@@ -301,3 +301,19 @@ def test_written_whole_or_refused(result, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         write_report(result, tmp_path / "file" / "report.html")
+
+
+def test_quality_is_a_table_where_outputs_were_judged(result):
+    arms = result["workloads"][0]["arms"]
+    judged = {"valid": {"estimate": 0.75, "low": 0.5, "high": 0.9, "n": 24, "how": "measured"}, "truncated": 3}
+    difference = {"estimate": -0.25, "low": -0.4, "high": -0.1, "n": 24, "how": "measured"}
+    quality = {"verdict": "failed", "why": "proven <worse>", "difference": difference, "floor": 0.95, "margin": 0.05}
+    arms[0] |= judged | {"goodput_tok_s": 50.0}
+    arms[1] |= judged | {"goodput_tok_s": 70.0, "quality": quality | {"needed": 0}}
+    rows = cells(parsed(render(result)), "Measured on the same outputs")
+    assert rows[0][1:] == ["75.0%", "[50, 90]", "24", "3", "50.0", "–", "–", "baseline", ""]
+    assert rows[1][1:] == ["75.0%", "[50, 90]", "24", "3", "70.0", "-25.0%", "[-40, -10]", "failed", "proven <worse>"]
+
+
+def test_unjudged_outputs_are_said_to_be(text):
+    assert text.count("No output was judged") == 2

@@ -15,10 +15,16 @@ __all__ = ["cli", "main"]
 _VERBS = {
     "tune": "Measure, search offline, prove live, and recommend, for each workload.",
     "bench": "Run arms side by side on a workload and compare them with no speculation.",
+    "check": "Check outputs from anywhere: syntax, JSON Schema, tool calls, tests.",
     "replay": "Predict policies from a recorded trace, without an engine.",
     "export": "Turn a policy into an engine's own settings.",
+    "import": "Read a checkpoint's acceptance settings as a policy.",
+    "control": "Keep a running engine on the setting that pays, and off while none does.",
     "models": "List, fetch and locate models.",
 }
+
+
+_MODULES = {"import": "import_"}  # names that are Python keywords
 
 
 class _Verbs(click.Group):
@@ -30,7 +36,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         if cmd_name not in _VERBS:
             raise click.UsageError(f"no such command '{cmd_name}'; {nearest(cmd_name, _VERBS)}", ctx)
-        command: click.Command = importlib.import_module(f"draftgate.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"draftgate.cli.{_MODULES.get(cmd_name, cmd_name)}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,11 +1,13 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from draftgate.cli import options
-from draftgate.cli.options import duration, engine_options, sampling_options
+from draftgate.cli.options import duration, engine_options, quality_options, sampling_options
+from draftgate.engines.select import Choice
 
 
 @click.command()
@@ -21,6 +23,7 @@ from draftgate.cli.options import duration, engine_options, sampling_options
 )
 @engine_options
 @sampling_options
+@quality_options
 @click.option("--budget", default="2m", show_default=True, type=duration, metavar="TIME", help="Time to run.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Run directory to keep the measurements in; resumed if unfinished."
@@ -29,11 +32,11 @@ from draftgate.cli.options import duration, engine_options, sampling_options
 def command(
     workload: str,
     arms: tuple[str, ...],
-    target: str,
-    draft: str,
-    context: int,
-    threads: int | None,
+    choice: Choice,
     budget: float,
+    floor: float | None,
+    margin: float,
+    run_tests: bool,
     out: Path | None,
     as_json: bool,
     max_tokens: int,
@@ -45,18 +48,21 @@ def command(
     draftgate bench -w code-edit -a exact -a code -a syntax-aware
     draftgate bench -w mine.jsonl -a runs/tune-1/mine/policies/goodput.yaml --json
     """
-    from draftgate.cli.screen import Screen, arm_table, result_console
+    from draftgate.cli.screen import Screen, arm_table, gate_failed, quality_lines, result_console
     from draftgate.engines.base import Sampling
     from draftgate.experiment.bench import bench
+    from draftgate.experiment.judging import GateSettings
     from draftgate.experiment.rundir import recorded_threads
     from draftgate.policy.file import resolve
     from draftgate.workload.packs import load
 
     policies, loaded, sampling = [resolve(name) for name in arms], load(workload), Sampling(**sampled)
-    engine = options.open_engine(target, draft, context, threads or (recorded_threads(out) if out else None))
+    threads = choice.threads or (recorded_threads(out) if out else None)
+    engine = options.open_engine(replace(choice, threads=threads))
     try:
         with Screen() as screen:
-            result = bench(engine, loaded, policies, sampling, max_tokens, budget, out, screen)
+            gate = GateSettings(floor, margin, run_tests)
+            result = bench(engine, loaded, policies, sampling, max_tokens, budget, out, screen, gate)
     except KeyboardInterrupt:
         kept = f"to go on, give the same command with --out {out}" if out else "nothing is kept without --out"
         click.echo(f"draftgate: interrupted; {kept}", err=True)
@@ -67,5 +73,9 @@ def command(
         click.echo(json.dumps(result, indent=1, allow_nan=False))
     else:
         result_console().print(arm_table(loaded.name, result["arms"]))
+        for line in quality_lines(result["arms"]):
+            click.echo(f"  {line}")
     compared = [arm for arm in result["arms"] if arm["arm"] != "none"]
+    if any(gate_failed(arm) for arm in compared):
+        return 1
     return 3 if compared and all(arm["speedup"]["low"] is None for arm in compared) else 0

@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 
-if TYPE_CHECKING:
-    from draftgate.engines.base import Engine
+from draftgate.engines.select import ENGINES, LOOKUP, Choice, open_engine
 
-__all__ = ["duration", "engine_options", "open_engine", "sampling_options"]
+__all__ = ["duration", "engine_options", "open_engine", "quality_options", "sampling_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,22 +30,29 @@ def duration(value: str) -> float:
 
 
 def engine_options(function: F) -> F:
-    """--target, --draft, --context, --threads."""
+    """What to run: --engine, --target, --draft and so on; the command gets them as one `choice`."""
+
+    @wraps(function)
+    def collected(*args: Any, **kwargs: Any) -> Any:
+        choice = Choice(**{name: kwargs.pop(name) for name in Choice.__dataclass_fields__})
+        return function(*args, choice=choice, **kwargs)
+
     for option in reversed(
         [
+            click.option("--engine", default=ENGINES[0], show_default=True, metavar="NAME", help=" or ".join(ENGINES)),
             click.option(
                 "--target",
-                default="smollm2-135m",
-                show_default=True,
                 metavar="NAME|PATH",
-                help="Target model: a name from 'draftgate models list' or a GGUF file.",
+                help="Target model: a name from 'draftgate models list' or a GGUF file; for vLLM a folder in Hugging "
+                "Face's format.  [default: smollm2-135m]",
             ),
             click.option(
                 "--draft",
-                default="lookup",
+                default=LOOKUP,
                 show_default=True,
                 metavar="lookup|NAME|PATH",
-                help="Where drafts come from: lookup in the text so far, or a draft model.",
+                help="Where drafts come from: lookup in the text so far, or a draft model. For vLLM also METHOD, "
+                "METHOD:PATH, or a speculative_config as JSON.",
             ),
             click.option(
                 "--context",
@@ -55,11 +61,17 @@ def engine_options(function: F) -> F:
                 type=click.IntRange(64),
                 help="Tokens a sequence can hold, prompt and output.",
             ),
-            click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: the faster of 1 and all]"),
+            click.option(
+                "--threads",
+                type=click.IntRange(1),
+                help="CPU threads.  [default: the faster of 1 and all; vLLM: its own]",
+            ),
+            click.option("--url", metavar="URL", help="A running vLLM server, instead of loading a model here."),
+            click.option("--engine-args", metavar="JSON", help='More arguments of vllm.LLM, as {"dtype": "float32"}.'),
         ]
     ):
-        function = option(function)
-    return function
+        collected = option(collected)
+    return cast(F, collected)
 
 
 def sampling_options(function: F) -> F:
@@ -91,14 +103,24 @@ def sampling_options(function: F) -> F:
     return function
 
 
-def open_engine(target: str, draft: str, context: int, threads: int | None) -> "Engine":
-    """The embedded engine on models given by name or path; nothing is downloaded here.
-
-    Raises:
-        ModelError: a model is not on this machine, damaged, or they do not fit each other.
-    """
-    from draftgate.engines.llamacpp.engine import LOOKUP, LlamaCpp
-    from draftgate.engines.llamacpp.models import resolve
-
-    drafter: Path | str = LOOKUP if draft == LOOKUP else resolve(draft)
-    return LlamaCpp(resolve(target), drafter, context, threads)
+def quality_options(function: F) -> F:
+    """--floor, --margin, --run-tests."""
+    for option in reversed(
+        [
+            click.option(
+                "--floor",
+                type=click.FloatRange(0, 1, min_open=True, max_open=True),
+                help="Least share of valid outputs.  [default: .95 code, .98 structured, none for chat]",
+            ),
+            click.option(
+                "--margin",
+                default=0.05,
+                show_default=True,
+                type=click.FloatRange(0, 1, max_open=True),
+                help="Share of valid outputs that a lossy arm may lose against no speculation.",
+            ),
+            click.option("--run-tests", is_flag=True, help="Run the tests of prompts that have them, in a sandbox."),
+        ]
+    ):
+        function = option(function)
+    return function

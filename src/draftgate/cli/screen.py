@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Screen", "arm_table", "figure", "percent", "result_console"]
+__all__ = ["Screen", "arm_table", "figure", "gate_failed", "percent", "quality_lines", "result_console"]
 
 _LINE_EVERY_S = 5.0
 _FILE_WIDTH = 160  # of tables that go to a file or a pipe, where nothing says how wide the reader's screen is
@@ -131,7 +131,7 @@ def arm_table(
         padding=(0, 1, 0, 0),
     )
     table.add_column("arm", overflow="fold", min_width=22)
-    for name in ("speedup", "interval", "replay", "tok/s", "accept", "length", "cover", "n"):
+    for name in ("speedup", "interval", "replay", "tok/s", "rate", "len", "cover", "valid", "n"):
         table.add_column(name, justify="right", no_wrap=True)
     for arm in arms:
         speed, predicted = arm["speedup"], arm.get("predicted") or {}
@@ -146,7 +146,27 @@ def arm_table(
             percent(arm["acceptance_rate"]),
             figure(arm["acceptance_length"]),
             percent(arm["coverage"]),
+            percent((arm["valid"] or {}).get("estimate")),
             str(arm["requests"]),
             style="bold" if chosen else None,
         )
     return table
+
+
+def gate_failed(arm: Mapping[str, Any]) -> bool:
+    """Whether an arm's outputs are proven not to be good enough, where the user or the law of lossless rules vouched.
+
+    Arms that `tune` only measures (source presets, lossy finds) may fail without anything being wrong.
+    """
+    failed = (arm["quality"] or {}).get("verdict") == "failed"
+    return failed and (arm["lossless"] or arm["origin"] == "given")
+
+
+def quality_lines(arms: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each lossy arm that was judged, and for whatever failed."""
+    judged = [(arm, arm["quality"]) for arm in arms if arm["quality"]]
+    return [
+        f"quality: {arm['arm']} {q['verdict']}: {q['why']}"
+        for arm, q in judged
+        if not arm["lossless"] or q["verdict"] == "failed"
+    ]

@@ -16,7 +16,8 @@ class Arm:
     """One configuration that is run live.
 
     Attributes:
-        origin: why it is compared: "baseline", "engine default", "lossless", "source preset", "search" or "given".
+        origin: why it is compared: "baseline", "engine default", "lossless", "source preset", "search", "given", or
+            "truncation control": no drafts, but the cut that a lossy arm's rule puts on the target's law.
         prediction: what replay expected of it, plain values; None when it was not predicted.
     """
 

@@ -11,6 +11,7 @@ import draftgate
 from draftgate.engines.base import Engine, Sampling
 from draftgate.experiment.arms import BASELINE, Arm, require_distinct
 from draftgate.experiment.compare import arm_figures, text_differences
+from draftgate.experiment.judging import GateSettings, make_judge
 from draftgate.experiment.live import run_blocks
 from draftgate.experiment.rundir import BlockLog, RunDirectory
 from draftgate.experiment.tune import digest
@@ -33,6 +34,7 @@ def bench(
     budget_s: float,
     out: Path | None,
     watch: Watch,
+    gate_settings: GateSettings,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
     """Compare policies with no speculation; arms are described as in `tune`.
@@ -55,18 +57,23 @@ def bench(
             "arms": {arm.name: dump(arm.policy) for arm in arms},
             "sampling": asdict(sampling),
             "max_tokens": max_tokens,
+            "gate": asdict(gate_settings),
             "setup": asdict(engine.setup),
         }
         with run.opened(settings):
+            judge = make_judge(workload, gate_settings, watch.say)
             watch.phase(workload.name, budget_s)
             log = BlockLog(run.of(workload.name) / "live.jsonl")
-            blocks = run_blocks(engine, requests, arms, log, budget_s, sampling.seed, watch, _ALPHA, clock=clock)
+            blocks = run_blocks(
+                engine, requests, arms, log, budget_s, sampling.seed, watch, _ALPHA, judge=judge, clock=clock
+            )
             differences = text_differences(engine, requests, arms, blocks) if sampling.greedy else []
+    gate = gate_settings.gate(workload, _ALPHA, len(arms) - 1)
     return {
         "schema": 1,
         "draftgate": draftgate.__version__,
         "setup": asdict(engine.setup) | {"key": engine.setup.key()},
         "workload": workload.name,
-        "arms": [arm_figures(arm, blocks, _ALPHA, len(arms) - 1) for arm in arms],
+        "arms": [arm_figures(arm, blocks, _ALPHA, len(arms) - 1, gate) for arm in arms],
         "differences": differences,
     }

@@ -6,8 +6,10 @@ from typing import Any
 
 from draftgate.engines.base import Engine, Request, near_tie
 from draftgate.experiment.arms import BASELINE, Arm
+from draftgate.experiment.judging import gated, quality_figures
 from draftgate.experiment.live import Block, Run, arm_speedup
 from draftgate.policy.length import Cut, Fixed, Goodput
+from draftgate.quality.gate import Gate, Quality
 from draftgate.stats.sequence import Interval
 from draftgate.stats.verdict import Verdict, compare
 
@@ -16,7 +18,7 @@ __all__ = ["Decision", "arm_figures", "decide", "text_differences"]
 _TIE = 0.02  # arms whose speedups are this close are told apart by simplicity, not by noise
 
 
-def arm_figures(arm: Arm, blocks: Sequence[Block], alpha: float, arms: int) -> dict[str, Any]:
+def arm_figures(arm: Arm, blocks: Sequence[Block], alpha: float, arms: int, gate: Gate) -> dict[str, Any]:
     """The arm object of the JSON output; figures that were not measured are None."""
     runs = [run for block in blocks if (run := block.run(arm.name))]
     steps = sum(r.steps for r in runs)
@@ -35,7 +37,7 @@ def arm_figures(arm: Arm, blocks: Sequence[Block], alpha: float, arms: int) -> d
         "coverage": sum(r.covered for r in runs) / steps if steps else None,
         "requests": len(runs),
         "predicted": arm.prediction,
-    }
+    } | quality_figures(arm, blocks, gate)
 
 
 def _speedup_figure(arm: Arm, blocks: Sequence[Block], alpha: float, arms: int) -> dict[str, Any]:
@@ -63,14 +65,17 @@ class Decision:
     best: str | None
 
 
-def decide(arms: Sequence[Arm], blocks: Sequence[Block], alpha: float, allow_lossy: bool) -> Decision:
-    """Recommend an arm: proven faster than none, lossless unless told otherwise, the simplest of those that tie.
+def decide(arms: Sequence[Arm], blocks: Sequence[Block], alpha: float, allow_lossy: bool, gate: Gate) -> Decision:
+    """Recommend an arm: proven faster than none, of proven quality, the simplest of those that tie.
+
+    A lossless arm has the target's quality unless the gate proves otherwise. A lossy one needs the gate's "ok", or,
+    with `allow_lossy`, not to have failed.
 
     Every arm is compared with none at once, so alpha is divided over them (Bonferroni). None wins when nothing is
     proven.
     """
     named = {arm.name: arm for arm in arms}
-    eligible = [a.name for a in arms if a.name != BASELINE.name and (allow_lossy or a.policy.lossless)]
+    eligible = [a.name for a in arms if a.policy.drafts and _passes(a, blocks, allow_lossy, gate)]
     found = {name: arm_speedup(blocks, name, alpha, len(arms) - 1) for name in eligible}
     proven = {name: _estimate(i) for name, i in found.items() if compare(i) is Verdict.BETTER}
     if proven:
@@ -85,6 +90,13 @@ def decide(arms: Sequence[Arm], blocks: Sequence[Block], alpha: float, allow_los
     best = max(found, key=lambda name: _estimate(found[name]))
     why = f"nothing is proven faster than no speculation; the best was {best} at {_told(found[best])}"
     return Decision("off", none, why, best)
+
+
+def _passes(arm: Arm, blocks: Sequence[Block], allow_lossy: bool, gate: Gate) -> bool:
+    result = gated(arm, blocks, gate)
+    if result is None or result.verdict is Quality.INCONCLUSIVE:
+        return allow_lossy or arm.policy.lossless
+    return result.verdict is Quality.OK
 
 
 def _complexity(arm: Arm) -> tuple[bool, bool, int]:

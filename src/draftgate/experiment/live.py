@@ -30,6 +30,7 @@ class Run:
         tokens: output tokens.
         decode_s: seconds of all steps; prefill_s: seconds of the prompt, which the block's arms share.
         steps: steps; covered: those that drafted; drafted, accepted: draft tokens.
+        status: what the output was judged to be (`quality.judgement.Status`); None when it was not.
     """
 
     arm: str
@@ -41,9 +42,10 @@ class Run:
     covered: int
     drafted: int
     accepted: int
+    status: str | None = None
 
     @classmethod
-    def of(cls, arm: str, done: Completion) -> "Run":
+    def of(cls, arm: str, done: Completion, status: str | None = None) -> "Run":
         """Sum up a completion."""
         return cls(
             arm=arm,
@@ -55,6 +57,7 @@ class Run:
             covered=sum(s.drafted_n > 0 for s in done.steps),
             drafted=sum(s.drafted_n for s in done.steps),
             accepted=sum(s.accepted for s in done.steps),
+            status=status,
         )
 
     @property
@@ -165,6 +168,7 @@ def run_blocks(
     brief: Collection[str] = (),
     margin: float = 0.02,
     rounds: int | None = 4,
+    judge: Callable[[Completion], str | None] = lambda done: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Block]:
     """Run blocks until the budget is spent, the rounds are done, or every arm is settled after a whole round.
@@ -176,6 +180,7 @@ def run_blocks(
         arms: the baseline and the others; within a block their order is random.
         budget_s: seconds of measuring in all, passed by one block at most; three blocks are run regardless.
         brief: arms that are only compared on the first prompts, because they will not be recommended anyway.
+        judge: status of an output, asked outside the measured time.
         margin: an arm whose interval lies within 1 -+ margin is settled as a tie.
 
     Raises:
@@ -201,8 +206,10 @@ def run_blocks(
             break
         begin = clock()
         order = np.random.default_rng([1, seed, r, number]).permutation(len(active))
-        runs = tuple(Run.of(active[i].name, engine.generate([request], active[i].policy)[0]) for i in order)
-        block = Block(request.id, r, clock() - begin, runs)
+        done_by = [(active[i].name, engine.generate([request], active[i].policy)[0]) for i in order]
+        seconds = clock() - begin
+        runs = tuple(Run.of(arm, completion, judge(completion)) for arm, completion in done_by)
+        block = Block(request.id, r, seconds, runs)
         log.append(asdict(block))
         done.append(block)
         spent += block.seconds

@@ -46,6 +46,10 @@ def _figures(policy: Policy, p: Prediction) -> dict[str, Any]:
         "coverage": p.coverage,
         "requests": p.requests,
         "predicted": p.to_mapping(),
+        "valid": None,
+        "truncated": None,
+        "goodput_tok_s": None,
+        "quality": None,
     }
 
 

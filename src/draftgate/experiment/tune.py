@@ -12,9 +12,10 @@ import numpy as np
 import draftgate
 from draftgate.cost.model import all_accepted_speedup, break_even
 from draftgate.cost.steps import StepCost
-from draftgate.engines.base import Engine, Request, Sampling
+from draftgate.engines.base import Capabilities, Engine, Request, Sampling
 from draftgate.errors import ConfigError, TraceError
 from draftgate.experiment.compare import arm_figures, decide, text_differences
+from draftgate.experiment.judging import GateSettings, make_judge
 from draftgate.experiment.live import Block, run_blocks
 from draftgate.experiment.oracle import Oracle
 from draftgate.experiment.plan import Plan, make_plan
@@ -22,9 +23,11 @@ from draftgate.experiment.record import record, recording_policies
 from draftgate.experiment.rundir import BlockLog, RunDirectory, read_cost, read_json, write_json
 from draftgate.experiment.watch import Watch
 from draftgate.experiment.why import across_workloads, mechanism, preset_sentence
-from draftgate.policy.file import save
+from draftgate.policy.file import dump, save
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
+from draftgate.quality.evidence import Outcome
+from draftgate.quality.gate import Gate, Quality
 from draftgate.replay.summary import summarise
 from draftgate.trace.store import TraceStore
 from draftgate.workload.prompt import Workload
@@ -44,7 +47,8 @@ class Settings:
         most: longest lossless lookup draft considered.
         max_tokens: output limit of prompts that set none.
         alpha: chance of a false claim per workload, over all its arms and looks.
-        allow_lossy: whether a lossy arm may be recommended; its outputs are not checked yet.
+        allow_lossy: whether a lossy arm may be recommended whose outputs are not proven as good; never one that failed.
+        gate: what is asked of outputs.
     """
 
     seed: int = 0
@@ -55,6 +59,7 @@ class Settings:
     alpha: float = 0.05
     allow_lossy: bool = False
     sampling: Sampling = field(default_factory=Sampling)
+    gate: GateSettings = field(default_factory=GateSettings)
 
 
 def tune(
@@ -63,9 +68,13 @@ def tune(
     settings: Settings,
     out: Path,
     watch: Watch,
+    given: Sequence[Policy] = (),
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
     """Tune every workload; everything measured is on disk as soon as it is measured, and a killed run resumes.
+
+    Args:
+        given: policies to prove beside those that are found.
 
     Returns:
         The result object that `tune --json` prints, also written to result.json.
@@ -82,6 +91,7 @@ def tune(
     described = asdict(settings) | {
         "draftgate": draftgate.__version__,
         "workloads": {w.name: digest(w) for w in workloads},
+        "given": {policy.name: dump(policy) for policy in given},
         "setup": asdict(engine.setup),
     }
     run = RunDirectory(out)
@@ -91,8 +101,8 @@ def tune(
         cost = _cost(engine, out / "cost.json", settings, watch)
         share_s = settings.budget_s / len(workloads)
         results = [
-            _tune_one(engine, name, rows, settings, run.of(name), cost, share_s, watch, clock)
-            for name, rows in requests.items()
+            _tune_one(engine, w, requests[w.name], settings, given, run.of(w.name), cost, share_s, watch, clock)
+            for w in workloads
         ]
         result = {
             "schema": 1,
@@ -158,9 +168,10 @@ def _split(requests: Sequence[Request], seed: int) -> tuple[list[Request], list[
 
 def _tune_one(
     engine: Engine,
-    workload: str,
+    workload: Workload,
     requests: Sequence[Request],
     settings: Settings,
+    given: Sequence[Policy],
     folder: Path,
     cost: StepCost,
     budget_s: float,
@@ -170,34 +181,62 @@ def _tune_one(
     calibration, held_out = _split(requests, settings.seed)
     policies = recording_policies(settings.record_k, settings.sampling.greedy)
     stores = {name: TraceStore.create(folder / name, engine.setup) for name in policies}
-    watch.phase(f"{workload}: record", len(calibration) * len(stores))
+    judge = make_judge(workload, settings.gate, watch.say)
+    watch.phase(f"{workload.name}: record", len(calibration) * len(stores))
     recorded = [r for name, store in stores.items() for r in record(engine, calibration, policies[name], store, watch)]
     lookup = engine.setup.draft == "lookup"
     oracle = Oracle.of(list(stores.values()), cost, lookup, settings.most, engine.end_tokens)
-    plan = _plan(oracle, workload, settings, folder, watch)
+    plan = _plan(oracle, engine.capabilities, workload.name, settings, given, folder, watch)
     # Seconds as recorded, and not as they pass here: a resumed run has as long to prove as an unbroken one.
     live_s = max(1.0, budget_s - sum(r.prefill_s + r.decode_s for r in recorded))
-    watch.phase(f"{workload}: prove", live_s)
+    watch.phase(f"{workload.name}: prove", live_s)
+    gate = settings.gate.gate(workload, settings.alpha, len(plan.arms) - 1)
     log = BlockLog(folder / "live.jsonl")
-    brief = [] if settings.allow_lossy else [arm.name for arm in plan.arms if not arm.policy.lossless]
+    hopeless = not settings.allow_lossy and not _provable(gate, len(held_out))
+    brief = [arm.name for arm in plan.arms if hopeless and not arm.policy.lossless and arm.origin != "given"]
     blocks = run_blocks(
-        engine, held_out, plan.arms, log, live_s, settings.seed, watch, settings.alpha, brief, clock=clock
+        engine,
+        held_out,
+        plan.arms,
+        log,
+        live_s,
+        settings.seed,
+        watch,
+        settings.alpha,
+        brief,
+        judge=judge,
+        clock=clock,
     )
     greedy = settings.sampling.greedy
     differences = text_differences(engine, held_out, plan.arms, blocks) if greedy else []
-    return _result(workload, plan, blocks, settings, cost, folder, differences) | {
+    return _result(workload.name, plan, blocks, settings, gate, cost, folder, differences) | {
         "trace": summarise(oracle.replayable),
         "pareto": plan.pareto,
         "searched": plan.searched,
     }
 
 
-def _plan(oracle: Oracle, workload: str, settings: Settings, folder: Path, watch: Watch) -> Plan:
+def _provable(gate: Gate, prompts: int) -> bool:
+    """Whether so many prompts could show that a lossy arm is good enough, if no output differed."""
+    perfect = [Outcome(str(i), True, True) for i in range(prompts)]
+    return gate.decide(perfect, lossless=False).verdict is Quality.OK
+
+
+def _plan(
+    oracle: Oracle,
+    able: Capabilities,
+    workload: str,
+    settings: Settings,
+    given: Sequence[Policy],
+    folder: Path,
+    watch: Watch,
+) -> Plan:
     """The plan that is on disk, or a new one; its arms are also written as policy files."""
     path = folder / "arms.json"
     held = read_json(path)
     if held is None:
-        plan = make_plan(oracle, workload, settings.sampling.greedy, settings.most, settings.seed, watch)
+        greedy = settings.sampling.greedy
+        plan = make_plan(oracle, able, workload, greedy, settings.most, settings.seed, watch, given)
         write_json(path, plan.to_mapping())
     else:
         try:
@@ -214,12 +253,14 @@ def _result(
     plan: Plan,
     blocks: Sequence[Block],
     settings: Settings,
+    gate: Gate,
     cost: StepCost,
     folder: Path,
     differences: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    decision = decide(plan.arms, blocks, settings.alpha, settings.allow_lossy)
-    figures = [arm_figures(a, blocks, settings.alpha, len(plan.arms) - 1) | _maximum(a.policy, cost) for a in plan.arms]
+    decision = decide(plan.arms, blocks, settings.alpha, settings.allow_lossy, gate)
+    n = len(plan.arms) - 1
+    figures = [arm_figures(a, blocks, settings.alpha, n, gate) | _maximum(a.policy, cost) for a in plan.arms]
     by_name = {f["arm"]: f for f in figures}
     reasons = [mechanism(a.policy, by_name[a.name], cost) for a in plan.arms if a.name == decision.best]
     return {

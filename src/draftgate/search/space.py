@@ -24,13 +24,16 @@ class Space:
 
     Attributes:
         most: longest draft that the trace can score.
-        cuts: evidence cuts to try; matching tokens for lookup, probabilities for a draft model.
+        cuts: evidence cuts to try; matching tokens for lookup, probabilities for a draft model; none for a drafter that
+            gives no evidence.
         greedy: whether the target decodes greedily; the lossless rule is then the same as exact match and left out.
+        rules: the rules that the engine can apply; lossless ones are always tried.
     """
 
     most: int
     cuts: tuple[float, ...] = (2.0, 3.0, 4.0, 6.0, 8.0)
     greedy: bool = True
+    rules: frozenset[str] = frozenset(RULES)
 
     def lengths(self) -> list[Length]:
         """Draft lengths: every k, and the longer ones with each cut."""
@@ -46,8 +49,9 @@ class Space:
         """All rules at coarse settings and every draft length."""
         yield from self.lossless()
         for length, (rule, tau, params) in product(self.lengths(), self._settings()):
-            policy = Policy("", rule, tau, params, length=length)
-            yield replace(policy, name=describe(policy))
+            if rule in self.rules:
+                policy = Policy("", rule, tau, params, length=length)
+                yield replace(policy, name=describe(policy))
 
     def _settings(self) -> Iterator[tuple[str, float | None, dict[str, float]]]:
         for rule, tau in product(("threshold", "threshold-or-lossless"), TAUS):
