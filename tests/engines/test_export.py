@@ -1,3 +1,4 @@
+import json
 import shlex
 import subprocess
 import sys
@@ -5,7 +6,8 @@ import sys
 import pytest
 import xllamacpp
 
-from draftgate.engines.export import EXPORTERS, Exported
+from draftgate.cost.steps import Curve, StepCost
+from draftgate.engines.export import EXPORTERS, Exported, Measured
 from draftgate.errors import ConfigError
 from draftgate.policy.length import Calibration, Cut, Fixed, Goodput
 from draftgate.policy.policy import NONE, Policy
@@ -71,7 +73,7 @@ def parsed(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def exported(policy: Policy, draft: str) -> Exported:
-    return EXPORTERS["llamacpp"](policy, draft)
+    return EXPORTERS["llamacpp"](policy, draft, None)
 
 
 @pytest.mark.parametrize(("policy", "draft", "text"), CASES)
@@ -117,3 +119,35 @@ def test_notes_say_what_differs() -> None:
     assert "up to 4 tokens" in exported(Policy("p", length=GOODPUT), "d.gguf").notes[0]
     drawn = Policy("p", "lossless", length=Fixed(3), draft_temperature=0.5)
     assert "temperature and top-p cannot be set" in exported(drawn, "d.gguf").notes[0]
+
+
+def to_vllm(policy: Policy, draft: str = "lookup", measured: Measured | None = None) -> tuple[dict[str, object], str]:
+    exported = EXPORTERS["vllm"](policy, draft, measured)
+    return json.loads(exported.text or "{}"), " ".join(exported.notes)
+
+
+def test_vllm_gets_lookup_as_ngram_and_a_path_as_a_draft_model() -> None:
+    config, notes = to_vllm(Policy("p", length=Fixed(5)))
+    assert (config["method"], config["num_speculative_tokens"]) == ("ngram", 5)
+    assert "no schedule" in notes
+    config, _ = to_vllm(Policy("p", length=Fixed(2)), "models/draft")
+    assert config == {"method": "draft_model", "model": "models/draft", "num_speculative_tokens": 2}
+
+
+def test_vllm_gets_a_schedule_from_what_was_measured() -> None:
+    curves = {b: Curve(b, tuple(1 + 0.1 * b * m for m in range(1, 5)), (0.0,) * 4, 9) for b in (1, 16)}
+    measured = Measured(StepCost(curves), [0.5, 0.4, 0.3], 1.0)
+    config, notes = to_vllm(Policy("p", length=Fixed(3)), measured=measured)
+    assert config["num_speculative_tokens_per_batch_size"] == [[1, 15, 3], [16, 16, 0]]
+    assert "measured up to batch 16" in notes
+    config, notes = to_vllm(Policy("p", length=Fixed(3)), measured=Measured(StepCost(curves), [0.01], 0.1))
+    assert config == {}
+    assert "no draft length pays" in notes
+
+
+def test_vllm_is_told_what_it_cannot_do_by_itself() -> None:
+    assert "needs draftgate's plugin" in to_vllm(Policy("p", "threshold", 0.2, length=Fixed(3)))[1]
+    config, notes = to_vllm(Policy("p", length=Cut(7, 3.5)))
+    assert config["prompt_lookup_min"] == 4
+    assert "no evidence" in notes
+    assert to_vllm(NONE) == ({}, "no speculation: start vLLM without --speculative-config")

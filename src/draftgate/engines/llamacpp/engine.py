@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import platform
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -16,6 +15,7 @@ from draftgate.cost.steps import Curve, StepCost
 from draftgate.engines.base import Capabilities, Completion, Request, Sampling, lexed_language
 from draftgate.engines.drafters import Drafter, LookupDrafter, ModelDrafter
 from draftgate.engines.grammar import Grammars
+from draftgate.engines.hardware import processor
 from draftgate.engines.llamacpp.abi import library_version
 from draftgate.engines.llamacpp.capi import Context, Model
 from draftgate.engines.loop import Speculator, Vocabulary
@@ -58,16 +58,6 @@ def _require_same_vocabulary(target: Model, draft: Model) -> None:
         f"target {target.path.name} and draft {draft.path.name} have different vocabularies ({difference}); "
         "a draft must share its target's tokenizer: choose another, or --draft lookup"
     )
-
-
-def _hardware() -> str:
-    """The processor's name, as the kernel gives it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        lines = []
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return f"{name}, {os.cpu_count()} CPUs"
 
 
 class LlamaCpp:
@@ -180,7 +170,7 @@ class LlamaCpp:
             target=f"{target.path.name} ({target.description})",
             target_sha=digest,
             draft=LOOKUP if draft is None else f"{draft.path.name} ({draft.description})",
-            hardware=_hardware(),
+            hardware=processor(),
             threads=self._threads,
         )
 

@@ -1,0 +1,143 @@
+"""Time of vLLM's V1 rejection sampler with draftgate's rules, relative to vLLM's own, on the CPU.
+
+    VENV/bin/python benchmarks/vllm_rules.py            # VENV from tools/vllm_env.py; about five minutes
+
+Both run the whole `RejectionSampler.forward`, as an engine does each step; only its `rejection_sample` differs. The two
+take turns on the same logits, and the figure is the median over turns of the ratio of neighbours. Drafts agree with the
+target's first choice 7 times in 10; thresholds are .1. "own us" is vLLM's own time a step.
+"""
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+
+warnings.filterwarnings("ignore", category=FutureWarning)  # vLLM's kernel registry looks at every attribute of torch
+
+from vllm.platforms import current_platform  # noqa: E402
+from vllm.v1.sample import rejection_sampler  # noqa: E402
+from vllm.v1.sample.logits_processor import LogitsProcessors  # noqa: E402
+from vllm.v1.sample.metadata import SamplingMetadata  # noqa: E402
+from vllm.v1.sample.sampler import Sampler  # noqa: E402
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata  # noqa: E402
+
+from draftgate.engines.vllm import cpu_fix  # noqa: E402
+from draftgate.engines.vllm.tables import PolicyTables  # noqa: E402
+from draftgate.engines.vllm.v1 import verify_v1  # noqa: E402
+from draftgate.engines.vllm.verify import Rows  # noqa: E402
+from draftgate.policy.policy import Policy  # noqa: E402
+
+Step = Callable[[], object]
+OWN = rejection_sampler.rejection_sample
+
+RULES = {
+    "lossless": Policy("lossless", "lossless"),
+    "or-lossless": Policy("or-lossless", "threshold-or-lossless", 0.1),
+    "threshold": Policy("threshold", "threshold", 0.1),
+    "typical": Policy("typical", "typical", 0.1),
+}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64, 256])
+    options.add_argument("--drafts", type=int, nargs="+", default=[1, 5, 8])
+    options.add_argument("--vocabularies", type=int, nargs="+", default=[49_152, 151_936])
+    options.add_argument("--turns", type=int, default=7)
+    options.add_argument("--threads", type=int, default=1)
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    cpu_fix.repair()
+    current_platform.register_triton_kernel_overrides()
+    print(f"{'':8} {'batch':>5} {'k':>2} {'vocab':>6} {'own us':>9} " + " ".join(f"{name:>11}" for name in RULES))
+    for greedy in (True, False):
+        for vocabulary in given.vocabularies:
+            for batch in given.batches:
+                for k in given.drafts:
+                    line(greedy, batch, k, vocabulary, given.turns)
+
+
+def line(greedy: bool, batch: int, k: int, vocabulary: int, turns: int) -> None:
+    steps = case(greedy, batch, k, vocabulary)
+    repeat = max(1, 200 // (batch * k))
+    own, ratios = compare(steps, repeat, turns)
+    figures = " ".join(f"{ratio:11.2f}" for ratio in ratios)
+    print(f"{'greedy' if greedy else 'sampled':8} {batch:5} {k:2} {vocabulary:6} {own * 1e6:9.0f} {figures}", flush=True)
+
+
+def compare(steps: Sequence[Step], repeat: int, turns: int) -> tuple[float, list[float]]:
+    """Seconds of the first step, and the ratio of each other one to it."""
+    for step in steps:
+        step()
+    times = [[timed(step, repeat) for step in steps] for _ in range(turns)]
+    ratios = [statistics.median(turn[i] / turn[0] for turn in times) for i in range(1, len(steps))]
+    return statistics.median(turn[0] for turn in times), ratios
+
+
+def timed(step: Step, repeat: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeat):
+        step()
+    return (time.perf_counter() - start) / repeat
+
+
+def case(greedy: bool, batch: int, k: int, vocabulary: int) -> list[Step]:
+    """vLLM's own step, then one for each of `RULES`, all on one set of logits."""
+    logits = torch.randn(batch * (k + 1), vocabulary, generator=torch.Generator().manual_seed(0)).mul_(3)
+    first, second = logits.topk(2).indices.view(batch, k + 1, 2)[:, :k].unbind(-1)
+    drafts = torch.where(torch.rand(batch, k, generator=torch.Generator().manual_seed(1)) < 0.7, first, second)
+    spec = SpecDecodeMetadata.make_dummy(drafts.tolist(), torch.device("cpu"))
+    places = torch.arange(batch * (k + 1)).view(batch, k + 1)
+    spec.target_logits_indices, spec.bonus_logits_indices = places[:, :k].flatten(), places[:, k].flatten()
+    sampling, sampler = metadata(greedy, batch), rejection_sampler.RejectionSampler(Sampler())
+
+    def step(rule: Callable[..., torch.Tensor]) -> Step:
+        def run() -> object:
+            rejection_sampler.rejection_sample = rule
+            return sampler(spec, None, logits, sampling)
+
+        return run
+
+    return [step(OWN), *(step(patched(policy, batch)) for policy in RULES.values())]
+
+
+def patched(policy: Policy, batch: int) -> Callable[..., torch.Tensor]:
+    tables = PolicyTables("cpu")
+    for slot in range(len(tables)):
+        tables.set(slot, policy)
+    zeros = torch.zeros(batch, dtype=torch.int64)
+    rows = Rows(slot=zeros, language=zeros, offset=zeros)
+
+    def rule(*arguments: object, use_fp64_gumbel: bool, **synthetic: object) -> torch.Tensor:
+        return verify_v1(tables, rows, *arguments, use_fp64_gumbel).tokens
+
+    return rule
+
+
+def metadata(greedy: bool, batch: int) -> SamplingMetadata:
+    none = torch.zeros(batch)
+    return SamplingMetadata(
+        temperature=None if greedy else none + 0.8,
+        all_greedy=greedy,
+        all_random=not greedy,
+        top_p=None,
+        top_k=None,
+        generators={},
+        max_num_logprobs=None,
+        no_penalties=True,
+        prompt_token_ids=None,
+        frequency_penalties=none,
+        presence_penalties=none,
+        repetition_penalties=none,
+        output_token_ids=[[] for _ in range(batch)],
+        allowed_token_ids_mask=None,
+        bad_words_token_ids={},
+        logitsprocs=LogitsProcessors(),
+    )
+
+
+if __name__ == "__main__":
+    main()

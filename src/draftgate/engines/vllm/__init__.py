@@ -1,0 +1,1 @@
+"""vLLM: acceptance rules in torch, and the plugin that puts them into a server."""

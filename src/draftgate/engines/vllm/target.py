@@ -1,0 +1,112 @@
+"""What the target says about drafted tokens, and what replaces one that was rejected."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from draftgate.engines.vllm.rules import Scores
+
+__all__ = ["Target", "recovered"]
+
+_BLOCK = 2**19  # logits that are read at once on a CPU: what they become stays in its cache, and no new memory is touched
+_FLOOR = -200.0  # exp(-200) is 0 in float32; keeps 0 x -inf out of entropies
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The target's view of N drafted tokens.
+
+    Attributes:
+        logits: after the sampling transforms; at temperature 1 where decoding is greedy [N, V].
+        choice: their argmax [N]; empty when no request decodes greedily.
+    """
+
+    logits: Tensor
+    choice: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor, some_greedy: bool) -> "Target":
+        """Read the choices if some request wants them."""
+        return cls(logits, _argmax(logits) if some_greedy else logits.new_empty(0, dtype=torch.int64))
+
+    def scores(self, tokens: Tensor, greedy: Tensor | None, q: Tensor, needs: frozenset[str]) -> Scores:
+        """Scores of the drafted tokens [N]; those that are not needed are empty.
+
+        Args:
+            tokens: the drafted tokens, all in the vocabulary [N].
+            greedy: whether each is decoded greedily [N]; None when all are alike.
+            q: their draft probabilities [N].
+            needs: fields of `Scores` beyond law and q.
+        """
+        p, top, rank, entropy = self._read(tokens, needs) if needs else 4 * (self.logits.new_empty(0),)
+        if not len(self.choice):
+            return Scores(p, p, q, top, rank, entropy)
+        law = (self.choice == tokens).to(self.logits.dtype)
+        if greedy is not None:
+            law = torch.where(greedy, law, p)
+        return Scores(p, law, q, top, rank, entropy)
+
+    def laws(self, at: Tensor) -> Tensor:
+        """Target laws of some of the tokens, [len(at), V]."""
+        return self.logits[at].softmax(1)
+
+    def _read(self, tokens: Tensor, needs: frozenset[str]) -> tuple[Tensor, ...]:
+        tokens_n, vocabulary = self.logits.shape
+        rows = max(1, _BLOCK // vocabulary) if self.logits.device.type == "cpu" else tokens_n
+        blocks = zip(self.logits.split(rows), tokens[:, None].split(rows), strict=True)
+        fields = zip(*(_row_scores(logits, own, needs) for logits, own in blocks), strict=True)
+        return tuple(torch.cat(field) for field in fields)
+
+
+def _row_scores(logits: Tensor, tokens: Tensor, needs: frozenset[str]) -> tuple[Tensor, ...]:
+    """p, top, rank and entropy of one token a row; p always, the others empty unless needed."""
+    probs, none = logits.softmax(1), logits.new_empty(0)
+    top = probs.amax(1) if needs & {"top", "entropy"} else none
+    return (
+        probs.gather(1, tokens)[:, 0],
+        top,
+        (logits > logits.gather(1, tokens)).sum(1) if "rank" in needs else none,
+        _entropy(logits, probs, top) if "entropy" in needs else none,
+    )
+
+
+def _entropy(logits: Tensor, probs: Tensor, top: Tensor) -> Tensor:
+    """H = log Z - E[s], with s the logits less their greatest and Z = sum exp(s) = 1 / top."""
+    shifted = (logits - logits.amax(1, keepdim=True)).clamp_(min=_FLOOR)
+    return -(top.log() + torch.linalg.vecdot(probs, shifted))
+
+
+def recovered(
+    laws: Tensor, q: Tensor | None, tokens: Tensor, known: Tensor, residual: Tensor, inverse: Tensor
+) -> Tensor:
+    """Draw what replaces R rejected tokens: `policy.rules.replacement`, and one sample of it [R].
+
+    argmax(w / e) with standard exponential e is a draw from weights w, which need not sum to 1; vLLM draws so too.
+
+    Args:
+        laws: target laws at the rejected positions [R, V]; overwritten.
+        q: draft laws there [R, V]; None for a deterministic draft.
+        tokens: the rejected tokens, all in the vocabulary [R].
+        known: whether the token was in the vocabulary as it came [R].
+        residual: whether the law goes without the token, or minus q [R, 2] (`PolicyTables.residual`).
+        inverse: 1 / e [R, V].
+    """
+    without, minus = residual.unbind(1)
+    if q is None:
+        without = without | minus  # q is 1 on the token and 0 elsewhere
+    else:
+        laws.addcmul_(q, minus[:, None].to(q.dtype), value=-1.0).clamp_(min=0.0)
+    at = tokens[:, None]
+    laws.scatter_(1, at, laws.gather(1, at).masked_fill((without & known)[:, None], 0.0))
+    weights = laws.mul_(inverse) if laws.dtype == inverse.dtype else laws * inverse
+    drawn = _argmax(weights)
+    # No weight at all means that a rejection had probability zero. Rounding leads here, and the token was right then.
+    return torch.where(weights.gather(1, drawn[:, None])[:, 0] > 0, drawn, tokens)
+
+
+def _argmax(x: Tensor) -> Tensor:
+    """Index of the first greatest element of each row, [n] of [n, V]."""
+    if x.device.type == "cpu":  # numpy's is several times faster there, one thread against one
+        return torch.from_numpy(x.numpy().argmax(1))
+    return x.argmax(1)

@@ -1,0 +1,205 @@
+"""One verification of a whole batch in torch: which drafted tokens are kept, and what follows them.
+
+The layout is that of vLLM's V1 sampler (`vllm/v1/sample/rejection_sampler.py`, 0.32): the N drafted tokens of R requests
+lie one after the other, and row i of the logits [N, V] scores drafted token i. Only the first rejected token of a request
+needs a replacement, so laws are read for R rows, not N.
+
+Nothing waits for the device: no value is read back, and no shape depends on one.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from draftgate.engines.vllm.rules import Scores, accept_probability
+from draftgate.engines.vllm.tables import PolicyTables
+from draftgate.engines.vllm.target import Target, recovered
+
+__all__ = ["Draft", "Draws", "Outcome", "Record", "Rows", "verify_batch"]
+
+_EVERYTHING = frozenset({"p", "top", "rank", "entropy"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which policy each request of the batch follows; int64 on the device, [R].
+
+    Attributes:
+        slot: policy slot.
+        language: language id (`tables.language_id`).
+        offset: output offset of the request's first drafted token.
+    """
+
+    slot: Tensor
+    language: Tensor
+    offset: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The drafted tokens of a batch.
+
+    Attributes:
+        tokens: token ids [N]; one outside the vocabulary, such as vLLM's -1, is rejected.
+        ends: how many tokens the requests up to and with this one drafted [R].
+        most: the longest draft, K.
+        probs: laws that the tokens were drawn from [N, V]; None for a deterministic draft.
+    """
+
+    tokens: Tensor
+    ends: Tensor
+    most: int
+    probs: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Random numbers of one verification, on the device.
+
+    Attributes:
+        uniform: in [0, 1], one a drafted token [N].
+        inverse: 1 / e for standard exponential e [R, V].
+    """
+
+    uniform: Tensor
+    inverse: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a trace keeps of every drafted token, kept or not; [N] each.
+
+    Attributes:
+        tokens: token ids; those outside the vocabulary moved into it.
+        category: token categories; None when they are not loaded.
+        scores: all of them.
+        uniform: the number that the acceptance probability was compared with.
+    """
+
+    tokens: Tensor
+    category: Tensor | None
+    scores: Scores
+    uniform: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the step gives.
+
+    Attributes:
+        tokens: int32 [R, K + 1]: the kept tokens, one more, then -1.
+        accepted: how many drafted tokens were kept [R].
+        record: None unless asked for, and when nothing was drafted.
+    """
+
+    tokens: Tensor
+    accepted: Tensor
+    record: Record | None
+
+
+def verify_batch(
+    tables: PolicyTables,
+    rows: Rows,
+    draft: Draft,
+    logits: Tensor,
+    bonus: Tensor,
+    draws: Draws | None,
+    greedy: Tensor | None = None,
+    record: bool = False,
+) -> Outcome:
+    """Apply each request's policy to its draft.
+
+    Rule 'lossless' gives the tokens of vLLM's own sampler for the same random numbers, and so does 'exact' where drafts
+    are deterministic or decoding is greedy.
+
+    Args:
+        tables: the policies.
+        rows: which policy each request follows.
+        draft: the drafted tokens.
+        logits: target logits after temperature (1 where decoding is greedy), top-k and top-p [N, V], float32.
+        bonus: token that follows a draft that is kept whole [R].
+        draws: random numbers; None when all requests decode greedily.
+        greedy: which requests of a mixed batch decode greedily [R]; None when all are alike.
+        record: also return what a trace keeps; the tokens are the same without.
+    """
+    if len(draft.tokens) == 0:
+        return Outcome(bonus[:, None].int(), torch.zeros_like(rows.slot), None)
+    flat = _Flat.of(draft, logits.shape[1])
+    target = Target.of(logits, some_greedy=draws is None or greedy is not None)
+    each_greedy = None if greedy is None else greedy[flat.row]
+    q = logits.new_ones(len(flat.tokens)) if draft.probs is None else draft.probs.gather(1, flat.tokens[:, None])[:, 0]
+    needs = _EVERYTHING if record else tables.needs if draws is None else tables.needs | {"p"}
+    scores = target.scores(flat.tokens, each_greedy, q, needs)
+    slot, language = rows.slot[flat.row], rows.language[flat.row]
+    category = tables.categories(flat.tokens, language) if record or tables.uses_category else None
+    taus = tables.taus(slot, category, rows.offset[flat.row] + flat.place, language)
+    accept = accept_probability(tables, slot, taus, scores)
+    uniform = torch.full_like(accept, 0.5) if draws is None else draws.uniform
+    # "At least", as in vLLM: a number that rounding took to 1 still keeps what is certain.
+    keep = (accept >= uniform) & (accept > 0) & flat.known
+    if draft.probs is not None and draws is not None:  # also as in vLLM: what could not be drafted is not kept
+        keep &= q > 0 if each_greedy is None else (q > 0) | each_greedy
+    alive, tokens = flat.chain(keep, draft.most)
+    accepted = alive.sum(1)
+    last = _replacement(target, draft, flat, accepted, tables.residual[rows.slot], draws, greedy)
+    output = torch.full((len(accepted), draft.most + 1), -1, dtype=torch.int32, device=logits.device)
+    output[:, :-1] = torch.where(alive, tokens, -1)
+    last = torch.where(accepted == flat.count, bonus, last)
+    output.scatter_(1, accepted[:, None], last[:, None].int())
+    return Outcome(output, accepted, Record(flat.tokens, category, scores, uniform) if record else None)
+
+
+def _replacement(
+    target: Target,
+    draft: Draft,
+    flat: "_Flat",
+    accepted: Tensor,
+    residual: Tensor,
+    draws: Draws | None,
+    greedy: Tensor | None,
+) -> Tensor:
+    """What replaces each request's first rejected token [R]; means nothing where none was rejected."""
+    at = (flat.start + accepted).clamp(max=len(flat.tokens) - 1)
+    if draws is None:
+        return target.choice[at]
+    q = None if draft.probs is None else draft.probs[at]
+    drawn = recovered(target.laws(at), q, flat.tokens[at], flat.known[at], residual, draws.inverse)
+    return drawn if greedy is None else torch.where(greedy, target.choice[at], drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flat:
+    """Where the drafted tokens belong.
+
+    Attributes:
+        row: request of each token [N].
+        place: position of each token in its draft [N].
+        start: first token of each request [R].
+        count: drafted tokens of each request [R].
+        tokens: the tokens, moved into the vocabulary [N].
+        known: whether the token was in the vocabulary as it came [N].
+    """
+
+    row: Tensor
+    place: Tensor
+    start: Tensor
+    count: Tensor
+    tokens: Tensor
+    known: Tensor
+
+    @classmethod
+    def of(cls, draft: Draft, vocabulary: int) -> "_Flat":
+        start = torch.zeros_like(draft.ends)
+        start[1:] = draft.ends[:-1]
+        each = torch.arange(len(draft.tokens), dtype=draft.ends.dtype, device=draft.ends.device)
+        row = torch.searchsorted(draft.ends, each, right=True)
+        tokens = draft.tokens.clamp(0, vocabulary - 1)
+        return cls(row, each - start[row], start, draft.ends - start, tokens.long(), tokens == draft.tokens)
+
+    def chain(self, keep: Tensor, most: int) -> tuple[Tensor, Tensor]:
+        """What is kept up to each request's first rejection, and the tokens, as grids [R, K]."""
+        place = torch.arange(most, dtype=self.start.dtype, device=self.start.device)
+        index = (self.start[:, None] + place).clamp(max=len(keep) - 1)
+        alive = (keep[index] & (place < self.count[:, None])).cumprod(1).bool()
+        return alive, self.tokens[index]

@@ -1,0 +1,145 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftgate.engines.vllm.tables import LANGUAGES, MAX_POINTS, PolicyTables, category_tables, language_id
+from draftgate.errors import ConfigError
+from draftgate.policy.category import Category, category_table
+from draftgate.policy.policy import Policy
+from draftgate.policy.rules import RULES
+
+PIECES = [b"x", b" if", b"(", b"12", b"  ", b"#", b"+", b""]
+
+
+@st.composite
+def policies(draw: st.DrawFn, rule: str | None = None) -> Policy:
+    """Any policy that a server can hold."""
+    found = RULES[rule or draw(st.sampled_from(sorted(RULES)))]
+    params = {k.name: draw(st.floats(k.low, k.high)) for k in found.knobs if k.name != "tau"}
+    if not found.uses_tau:
+        return Policy("any", found.name, params=params)
+    probability, offset = st.floats(0, 1), st.floats(-1, 1)
+    points = draw(st.dictionaries(st.integers(0, 3000), probability, max_size=MAX_POINTS))
+    names = st.sampled_from([c.name.lower() for c in Category] + ["safe", "structural"])
+    return Policy(
+        "any",
+        found.name,
+        tau=None if points else draw(probability),
+        params=params,
+        category=draw(st.dictionaries(names, offset, max_size=3)),
+        language=draw(st.dictionaries(st.sampled_from(LANGUAGES[1:]), offset, max_size=3)),
+        position=tuple(sorted(points.items())),
+        bounds=tuple(sorted((draw(probability), draw(probability)))),  # type: ignore[arg-type]
+    )
+
+
+def loaded(*given: Policy) -> PolicyTables:
+    """Tables that hold these policies, with the categories of `PIECES`."""
+    tables = PolicyTables("cpu")
+    tables.load_categories(category_tables(PIECES))
+    for slot, policy in enumerate(given):
+        tables.set(slot, policy)
+    return tables
+
+
+def column(draw: st.DrawFn, n: int, low: int, high: int) -> torch.Tensor:
+    """n integers in [low, high]."""
+    return torch.tensor(draw(st.lists(st.integers(low, high), min_size=n, max_size=n)))
+
+
+@given(data=st.data(), chosen=st.lists(policies(), min_size=1, max_size=4), n=st.integers(1, 20))
+def test_taus_are_those_of_the_policies_to_the_last_bit(data: Any, chosen: list[Policy], n: int) -> None:
+    tables = loaded(*chosen)
+    slot, offset = column(data.draw, n, 0, len(chosen) - 1), column(data.draw, n, 0, 4000)
+    category, language = column(data.draw, n, 0, len(Category) - 1), column(data.draw, n, 0, len(LANGUAGES) - 1)
+    taus = tables.taus(slot, category, offset, language).numpy()
+    for i in range(n):
+        policy = chosen[slot[i]]
+        own = policy.taus(category[i : i + 1].numpy(), offset[i : i + 1].numpy(), LANGUAGES[language[i]])
+        assert taus[i] == own[0]
+        assert taus.dtype == own.dtype
+
+
+def test_taus_broadcast_rows_against_positions() -> None:
+    tables = loaded(Policy("rising", "threshold", position=((0, 0.0), (10, 1.0))), Policy("flat", "threshold", 0.5))
+    slot = torch.tensor([[0], [1]])
+    taus = tables.taus(slot, None, torch.tensor([[0, 1, 2], [0, 1, 2]]), slot * 0)
+    assert taus.tolist() == [[0.0, pytest.approx(0.1), pytest.approx(0.2)], [0.5, 0.5, 0.5]]
+
+
+def test_a_policy_is_changed_in_place() -> None:
+    tables = loaded(Policy("a", "threshold", 0.3))
+    before = tables.rule, tables.params, tables.residual
+    tables.set(0, Policy("b", "sglang", 0.7, params={"acc": 0.5}))
+    assert all(old is new for old, new in zip(before, (tables.rule, tables.params, tables.residual), strict=True))
+    zero = torch.tensor([0])
+    assert tables.taus(zero, None, zero, zero).item() == pytest.approx(0.7)
+    assert tables[0].name == "b"
+
+
+def test_only_what_some_policy_needs_is_asked_for() -> None:
+    tables = loaded()
+    assert (tables.rules, tables.needs, tables.any_params) == (set(), set(), False)
+    tables.set(0, Policy("a", "lossless"))
+    assert (tables.rules, tables.needs) == ({"lossless"}, set())
+    tables.set(3, Policy("b", "typical", 0.3))
+    assert (tables.rules, tables.needs, tables.any_params) == ({"lossless", "typical"}, {"p", "entropy"}, True)
+    tables.set(3, Policy("c", "threshold", 0.3))
+    assert (tables.needs, tables.any_params) == ({"p"}, False)
+
+
+def test_categories_are_those_of_the_tokens_in_the_requests_language() -> None:
+    tables = loaded()
+    tokens, language = torch.tensor([1, 2, 5]), torch.tensor([language_id("python"), 0, language_id("py")])
+    found = tables.categories(tokens, language)
+    assert found is not None
+    python, prose = category_table(PIECES, "python"), category_table(PIECES, None)
+    assert found.tolist() == [python[1], prose[2], python[5]]
+    assert PolicyTables("cpu").categories(tokens, language) is None
+
+
+def test_language_ids() -> None:
+    assert language_id(None) == 0
+    assert LANGUAGES[language_id("C++")] == "cpp"
+    assert len(set(LANGUAGES)) == len(LANGUAGES)
+    with pytest.raises(ConfigError, match="did you mean 'python'"):
+        language_id("pyhton")
+
+
+@pytest.mark.parametrize(
+    ("slot", "policy", "words"),
+    [
+        (16, Policy("p", "lossless"), r"slot must be in \[0, 16\) but got 16"),
+        (-1, Policy("p", "lossless"), "but got -1"),
+        (
+            0,
+            Policy("p", "threshold", position=tuple((i, 0.5) for i in range(MAX_POINTS + 1))),
+            "at most 16 points fit into a running server but got 17",
+        ),
+        (0, Policy("p", "typical", 0.3, truncate=True), "truncate"),
+    ],
+)
+def test_what_a_server_cannot_hold_is_refused_and_changes_nothing(slot: int, policy: Policy, words: str) -> None:
+    tables = loaded(Policy("old", "threshold", 0.3))
+    with pytest.raises(ConfigError, match=words):
+        tables.set(slot, policy)
+    zero = torch.tensor([0])
+    assert tables[0].name == "old"
+    assert tables.taus(zero, None, zero, zero).item() == pytest.approx(0.3)
+
+
+def test_category_offsets_need_the_tokenizers_categories() -> None:
+    with pytest.raises(ConfigError, match="categories are not loaded"):
+        PolicyTables("cpu").set(0, Policy("p", "threshold", 0.3, category={"word": 0.1}))
+
+
+def test_category_tables_cover_every_language() -> None:
+    tables = category_tables(PIECES)
+    assert tables.shape == (len(LANGUAGES), len(PIECES))
+    assert (tables[0] == category_table(PIECES, None)).all()
+    assert (tables[language_id("yaml")] == category_table(PIECES, "yaml")).all()
+    assert tables.dtype == np.uint8
