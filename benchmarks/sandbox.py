@@ -3,8 +3,9 @@
 python benchmarks/sandbox.py start [--rounds 50]
 python benchmarks/sandbox.py verdicts [--mutants 4] [--workers 2] [--problems 164]
 
-`start` times an empty program in each kind of cell against a plain subprocess of `python -c pass`, in turns. `-S` leaves
-out site-packages, which is most of a plain start; the interpreter with a cell's own options is timed beside it.
+`start` times an empty program in each kind of cell against a plain subprocess of `python -c pass`, in turns. The
+interpreter with a cell's own options is timed beside them: `-S` leaves out site-packages, most of a start in some
+environments.
 
 `verdicts` runs HumanEval's canonical solutions, which must all pass, and mutants of them: one operator, comparison,
 constant, condition or returned value changed, spread evenly over all that can be. Each runs twice: in two cells, and as
@@ -38,12 +39,13 @@ from draftgate.quality.sandbox.native import Native
 LIMITS = Limits(wall_s=8, cpu_s=3)
 Change = Callable[[ast.AST], None]
 
-OPERATORS: dict[type, type] = {
-    **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult},
-    **{ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.And: ast.Or, ast.Or: ast.And},
-    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
-    **{ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is},
-}
+_SWAPS = (
+    *((ast.Add, ast.Sub), (ast.Sub, ast.Add), (ast.Mult, ast.Add), (ast.Div, ast.Mult), (ast.FloorDiv, ast.Mult)),
+    *((ast.Mod, ast.FloorDiv), (ast.Pow, ast.Mult), (ast.And, ast.Or), (ast.Or, ast.And), (ast.Eq, ast.NotEq)),
+    *((ast.NotEq, ast.Eq), (ast.Lt, ast.LtE), (ast.LtE, ast.Lt), (ast.Gt, ast.GtE), (ast.GtE, ast.Gt)),
+    *((ast.In, ast.NotIn), (ast.NotIn, ast.In), (ast.Is, ast.IsNot), (ast.IsNot, ast.Is)),
+)
+OPERATORS: dict[type[ast.AST], type[ast.AST]] = dict(_SWAPS)
 
 
 def humaneval() -> tuple[Problem, ...]:
@@ -53,13 +55,21 @@ def humaneval() -> tuple[Problem, ...]:
 
 
 def mutants(problem: Problem) -> Iterator[str]:
-    """Completions that differ from the solution in one place, in the order of the source."""
+    """Completions that differ from the solution in one place, in the order of the source.
+
+    Only the function under test is changed. Where others of the prompt are, the verdicts differ as they should: tests
+    that call one of those take it from the prompt, and a plain script takes what the completion made of it.
+    """
     module = ast.parse(problem.prompt + (problem.solution or ""))
-    for number, node in enumerate(ast.walk(module)):
+    for number, node in enumerate(ast.walk(_tested(module, problem))):
         for change in changes(node):
             other = copy.deepcopy(module)
-            change(next(itertools.islice(ast.walk(other), number, None)))
+            change(next(itertools.islice(ast.walk(_tested(other, problem)), number, None)))
             yield f"\n{ast.unparse(other)}\n"  # defines again what the prompt has left open
+
+
+def _tested(module: ast.Module, problem: Problem) -> ast.AST:
+    return next(node for node in module.body[::-1] if getattr(node, "name", None) == problem.entry_point)
 
 
 def changes(node: ast.AST) -> Iterator[Change]:

@@ -1,7 +1,7 @@
 """What the article does with an API that vLLM never had, done with one that runs.
 
-Sets the acceptance threshold, reads every request's acceptance, and changes the threshold between two batches, without a
-restart. Needs vLLM and draftgate in one environment:
+Sets the acceptance threshold, reads every request's acceptance, and changes the threshold between two batches of one
+engine. Needs vLLM and draftgate in one environment:
 
     python examples/vllm_article.py MODEL          # a model's name or folder
 """
@@ -27,7 +27,7 @@ def batch(llm: LLM, policy: Policy) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)
     for i, output in enumerate(llm.generate(PROMPTS, params, use_tqdm=False)):
         seen = output.outputs[0].spec_decode_metrics
-        kept, drafted = seen.num_accepted_draft_tokens, seen.num_draft_tokens
+        kept, drafted = sum(n * steps for n, steps in enumerate(seen.histogram)), seen.num_draft_tokens
         rate = f"{kept / drafted:.2f}" if drafted else "-"
         print(f"{policy.name:>8}  request {i}: kept {kept} of {drafted} drafted tokens, rate {rate}")
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftgate.cli.check import _shown
+from draftgate.cli.check import _lines, _shown
 from draftgate.errors import WorkloadError
 from draftgate.quality.outputs import MAX_LINE_BYTES, parse_output, read_outputs
 
@@ -272,6 +272,13 @@ def test_lines_are_judged_as_they_come(tmp_path):
     assert f"{fifo}:2: the JSON ends too early" in done.stderr
 
 
+class Progress:
+    bytes = 0
+
+    def advance(self, amount: int) -> None:
+        self.bytes += amount
+
+
 def test_a_line_that_never_ends_is_refused_before_it_fills_the_memory():
     class Endless(io.RawIOBase):
         """A line of a terabyte."""
@@ -286,12 +293,17 @@ def test_a_line_that_never_ends_is_refused_before_it_fills_the_memory():
             buffer[:] = b"x" * len(buffer)
             return len(buffer)
 
-    raw = Endless()
-    stream = io.BufferedReader(raw)
-    lines = iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
+    raw, read = Endless(), Progress()
     with pytest.raises(WorkloadError, match="endless:1: longer than 64 MiB"):
-        next(read_outputs(lines, "endless"))
+        next(read_outputs(_lines(io.BufferedReader(raw), read), "endless"))
     assert raw.given < 2 * MAX_LINE_BYTES
+
+
+def test_progress_is_told_in_bytes_after_each_line():
+    read = Progress()
+    lines = _lines(io.BytesIO(b"a\n\nbcd"), read)
+    assert [(line, read.bytes) for line in lines] == [(b"a\n", 0), (b"\n", 2), (b"bcd", 3)]
+    assert read.bytes == 6
 
 
 @given(st.binary() | st.text().map(str.encode))

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -181,3 +182,15 @@ def test_json_is_read_too() -> None:
 def test_a_place_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         save(PolicySet((), "exact"), tmp_path)
+
+
+def test_the_kubernetes_example_is_valid_and_mounted_where_it_is_looked_for() -> None:
+    folder = EXAMPLE.parents[1] / "deploy" / "kubernetes"
+    data = yaml.safe_load((folder / "configmap.yaml").read_text())["data"]
+    ((name, text),) = data.items()
+    assert loads(text.encode(), name).of("code").name == "careful"
+    pod = yaml.safe_load((folder / "vllm.yaml").read_text())["spec"]["template"]["spec"]
+    (container,), (mount,) = pod["containers"], pod["containers"][0]["volumeMounts"]
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert variables["DRAFTGATE_POLICY"] == f"{mount['mountPath']}/{name}"
+    assert "subPath" not in mount

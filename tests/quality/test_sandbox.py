@@ -10,6 +10,7 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from uuid import uuid4
 import pytest
 
 from draftgate.errors import ConfigError, MissingExtraError
-from draftgate.quality.sandbox import Limits, Sandbox, find, find_sandbox, layout, seccomp
+from draftgate.quality.sandbox import Limits, Sandbox, bubblewrap, find, find_sandbox, layout, native, seccomp
 from draftgate.quality.sandbox.bubblewrap import Bubblewrap
 from draftgate.quality.sandbox.cell import Walls
 from draftgate.quality.sandbox.landlock import Landlock
@@ -129,6 +130,21 @@ def test_attack_fails(path: Path, sandbox: Sandbox, host: Host) -> None:
     assert "ESCAPED" not in outcome.stdout
     ends = head["Alone"] if sandbox.name == "landlock" and "Alone" in head else head["Ends"]
     assert outcome.kind in ends.split(", "), outcome
+    assert host.reached() == []
+    assert host.left() == []
+
+
+BY_WALLS = [path for path in ATTACKS if "Limits" not in header(path) and header(path).get("By") != "filter"]
+
+
+@pytest.mark.parametrize("walls", [walls for walls in WALLS if walls.name != "landlock"], ids=name)
+@pytest.mark.parametrize("path", BY_WALLS, ids=name)
+def test_walls_hold_without_the_filter(path: Path, walls: Walls, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The filter of system calls is the second layer; attacks that only it stops say so."""
+    allow_all = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
+    for module in (bubblewrap, native):
+        monkeypatch.setattr(module, "filter_program", lambda: allow_all)
+    assert "ESCAPED" not in Sandbox(walls).run(path.read_text(), stdin=host.told).stdout
     assert host.reached() == []
     assert host.left() == []
 

@@ -85,6 +85,8 @@ XML_FORMATS: Mapping[str, tuple[str, Callable[[Calls], str]]] = {
 BEFORE_TAGS = (
     "",
     "I will look that up.\n",
+    "{note} ",
+    "[1] ",
     "<think>\nPerhaps <tool_call>?\n</think>\n\n",
     "Use [TOOL CALLS].\n</think>\n",
 )
@@ -248,9 +250,23 @@ def test_tools_must_have_names(tools: list[Any]) -> None:
         check_tool_calls(CALL, tools)
 
 
-def test_a_schema_that_is_none_is_the_users_error() -> None:
+@pytest.mark.parametrize("name", ["add", "another"])
+def test_a_schema_that_is_none_is_the_users_error_whatever_is_called(name: str) -> None:
     with pytest.raises(InputError):
-        check_tool_calls(CALL, [tool("add", parameters={"type": "integr"})])
+        check_tool_calls(CALL, [tool(name, parameters={"type": "integr"})])
+
+
+def test_a_number_may_have_any_number_of_digits() -> None:
+    text = f'{{"name": "now", "arguments": {{"x": {"1" * 9999}}}}}'
+    assert check(f"<tool_call>{text}</tool_call>").status is Status.VALID
+
+
+def test_messages_are_short_whatever_they_quote() -> None:
+    many = [tool(f"a_tool_with_a_rather_long_name_{i}") for i in range(100)]
+    (finding,) = check_tool_calls('{"name": "zzz", "arguments": {}}', many).findings
+    assert len(finding.message) == 200
+    (finding,) = check(json.dumps({"name": "add", "arguments": {"a": "x" * 1_000_000}})).findings
+    assert len(finding.message) <= 200
 
 
 # Values that are written without their types.

@@ -1,5 +1,6 @@
 """Run-time control of a real server (one for this module) and of an engine in this process."""
 
+import asyncio
 import json
 import re
 import threading
@@ -16,22 +17,20 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from draftgate.control.channel import LIMIT_BYTES, Channel
-from draftgate.engines.vllm.control import limit_drafts, put_policies, status
 from draftgate.engines.vllm.endpoint import Endpoint
 from draftgate.engines.vllm.launch import serve
-from draftgate.errors import ConfigError, EngineError
 from draftgate.policy.file import dump as dump_policy
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
 from draftgate.policy.policyset import PolicySet, dump, load
-from vllm import LLM, SamplingParams
 
-KEY = "sesame"
 K = 4
 NGRAM = {"method": "ngram", "num_speculative_tokens": K, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 NEVER = PolicySet((Policy("never", "threshold", 1.0, length=Fixed(K)),), "never")
 ALWAYS = PolicySet((Policy("always", "threshold", 0.0, length=Fixed(K)),), "always")
+MANY = PolicySet(tuple(Policy(f"p{i}") for i in range(17)), "p0")
 PROMPT = "for item in items: for item in items: for item in"
+KEY = "sesame"
 
 
 @dataclass
@@ -186,8 +185,7 @@ def test_a_bad_policy_is_a_400_and_the_last_good_one_stays(server: Server, body:
 
 
 def test_a_set_that_the_engine_cannot_hold_is_a_400(server: Server) -> None:
-    many = PolicySet(tuple(Policy(f"p{i}") for i in range(17)), "p0")
-    answer = server.put("/draftgate/policy", dump(many))
+    answer = server.put("/draftgate/policy", dump(MANY))
     assert answer.status_code == 400
     assert "up to 16 policies" in answer.json()["error"]["message"]
     assert server.get("/draftgate/policy")["digest"] == NEVER.digest()
@@ -231,8 +229,7 @@ def test_a_bad_file_is_told_and_leaves_the_last_good_one(server: Server) -> None
     assert status["digest"] == ALWAYS.digest()
     server.channel.path.unlink()
     until(server, lambda status: "No such file" in status["file"]["error"])
-    many = PolicySet(tuple(Policy(f"p{i}") for i in range(17)), "p0")
-    server.channel.write(many)
+    server.channel.write(MANY)
     status = until(server, lambda status: "up to 16 policies" in (status["file"]["error"] or ""))
     assert status["digest"] == ALWAYS.digest()
     server.channel.write(NEVER)
@@ -363,84 +360,3 @@ def test_what_the_engine_does_not_do_is_told(reply: Any, code: int, message: str
     answer = TestClient(app).put("/draftgate/speculation", content=b'{"on": false}')
     assert answer.status_code == code
     assert message in answer.text
-
-
-# An engine in this process
-
-
-@pytest.fixture(scope="module")
-def llm(tiny_dir: Path) -> LLM:
-    return engine(tiny_dir, NGRAM)
-
-
-def engine(model: Path, speculative: dict[str, Any] | None) -> LLM:
-    return LLM(
-        str(model),
-        speculative_config=speculative,
-        enforce_eager=True,
-        dtype="float32",
-        max_model_len=512,
-        max_num_seqs=4,
-    )
-
-
-def test_an_order_acts_in_the_very_next_step(llm: LLM) -> None:
-    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-    put_policies(llm, NEVER)
-    llm.llm_engine.add_request("one", PROMPT, SamplingParams(max_tokens=100, temperature=0.0, ignore_eos=True))
-    drafted, committed = [], []
-    while llm.llm_engine.has_unfinished_requests():
-        if len(drafted) == 20:
-            put_policies(llm, ALWAYS)
-        (request,) = scheduler.requests.values()
-        drafted.append(len(request.spec_token_ids))
-        before = request.num_output_tokens
-        llm.llm_engine.step()
-        committed.append(request.num_output_tokens - before)
-    assert sum(drafted[:20]) > 0
-    assert committed[:20] == [1] * 20
-    assert sum(drafted[20:-1]) > 0
-    assert committed[20:-1] == [1 + n for n in drafted[20:-1]]
-
-
-def test_status_and_limit_of_an_engine(llm: LLM) -> None:
-    assert put_policies(llm, ALWAYS)["digest"] == status(llm)["digest"] == ALWAYS.digest()
-    assert limit_drafts(llm, 0)["speculation"]["on"] is False
-    assert status(llm)["speculation"]["limit_tok"] == 0
-    assert status(llm)["digest"] == ALWAYS.digest()
-    assert limit_drafts(llm, None)["speculation"]["limit_tok"] is None
-    with pytest.raises(ConfigError, match=rf"k must be a whole number in \[0, {K}\]"):
-        limit_drafts(llm, K + 1)
-    with pytest.raises(ConfigError, match="up to 16 policies"):
-        put_policies(llm, PolicySet(tuple(Policy(f"p{i}") for i in range(17)), "p0"))
-    assert status(llm)["digest"] == ALWAYS.digest()
-
-
-def test_an_engine_without_speculation_says_so(tiny_dir: Path) -> None:
-    plain = engine(tiny_dir, None)
-    with pytest.raises(EngineError, match="started without speculative decoding: start it with --speculative-config"):
-        limit_drafts(plain, 0)
-    assert status(plain)["speculation"]["on"] is False
-
-
-def test_an_engine_without_the_plugin_says_so() -> None:
-    class Plain:
-        def collective_rpc(self, method: str, args: tuple[Any, ...]) -> list[Any]:
-            raise NotImplementedError(f"Method {method!r} is not implemented.")
-
-    with pytest.raises(EngineError, match="does not know draftgate; is its plugin loaded"):
-        status(Plain())
-
-
-def test_the_articles_example_runs(tiny_dir: Path) -> None:
-    """Acceptance falls from exact match to .75 and rises with a threshold low enough."""
-    script = Path(__file__).parents[2] / "examples" / "vllm_article.py"
-    done = subprocess.run([sys.executable, str(script), str(tiny_dir)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = re.findall(r"^ *(\S.*?)  request \d: kept (\d+) of (\d+)", done.stdout, re.M)
-    kept = {name: sum(int(k) for n, k, _ in lines if n == name) for name, *_ in lines}
-    drafted = {name: sum(int(d) for n, _, d in lines if n == name) for name, *_ in lines}
-    rate = {name: kept[name] / drafted[name] for name in kept}
-    assert list(rate) == ["exact", "tau 0.75", "tau 0.60", "tau 0.10"]
-    assert rate["tau 0.75"] <= rate["tau 0.60"] <= rate["exact"]
-    assert rate["tau 0.60"] < rate["tau 0.10"]

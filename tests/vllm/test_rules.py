@@ -36,7 +36,7 @@ def scores(draw: st.DrawFn, n: int, dtype: Any) -> dict[str, Any]:
         "law": law,
         "q": q,
         "top": np.maximum(p, top),
-        "rank": column(st.integers(0, 30)),
+        "rank": column(st.integers(0, 30)).astype(np.int64),
         "entropy": column(st.floats(0, 11, width=32)),
     }
 

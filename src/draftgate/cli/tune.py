@@ -97,7 +97,7 @@ def command(
     try:
         with Screen() as screen:
             screen.say(f"run directory {out}; resume with --out {out}")
-            result = tune(engine, loaded, settings, out, screen, policies)
+            result = tune(engine, loaded, settings.fitted(engine.capabilities), out, screen, policies)
             write_report(result, out / "report.html")
     except KeyboardInterrupt:
         click.echo(f"draftgate: interrupted; to go on, give the same command with --out {out}", err=True)

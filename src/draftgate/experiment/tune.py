@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,10 @@ class Settings:
     allow_lossy: bool = False
     sampling: Sampling = field(default_factory=Sampling)
     gate: GateSettings = field(default_factory=GateSettings)
+
+    def fitted(self, able: Capabilities) -> "Settings":
+        """For an engine whose drafts cannot be made again: what is not recorded cannot be predicted, so all of it is."""
+        return self if able.evidence else replace(self, record_k=able.max_draft, most=able.max_draft)
 
 
 def tune(
@@ -123,6 +127,11 @@ def digest(workload: Workload) -> str:
 
 
 def _check(engine: Engine, workloads: Sequence[Workload], settings: Settings) -> None:
+    if not engine.capabilities.records_drafted:
+        raise ConfigError(
+            "this engine does not report the target's scores of drafted tokens, so nothing can be replayed; compare arms "
+            "with 'draftgate bench', or tune with an engine in this process"
+        )
     if settings.most > engine.capabilities.max_draft or settings.record_k > settings.most:
         raise ConfigError(
             f"draft lengths must satisfy record k <= most <= {engine.capabilities.max_draft} but got "

@@ -21,11 +21,15 @@ def parse(text: str, cut: bool) -> Reading:
     'truncated'
     """
     reading = _parse(text)
-    if cut and reading.status is Status.INVALID:
-        last = text.rfind("\n") + 1
-        if _ends_early(reading) or (whole := _parse(text[:last])).status is Status.VALID or _ends_early(whole):
-            return Reading(Status.TRUNCATED)
-    return reading
+    if not cut or reading.status is Status.VALID or reading.findings[0].kind != "syntax":
+        return reading
+    last = text.rfind("\n") + 1
+    return Reading(Status.TRUNCATED) if _ends_early(reading) or _holds(text[:last]) else reading
+
+
+def _holds(text: str) -> bool:
+    reading = _parse(text)
+    return reading.status is Status.VALID or _ends_early(reading)
 
 
 def _parse(text: str) -> Reading:

@@ -29,11 +29,10 @@ def parse(text: str, cut: bool) -> Reading:
     (Finding(kind='syntax', message='mapping values are not allowed in this context', line=2, column=3),)
     """
     reading, at = _parse(text)
-    if cut and reading.status is Status.INVALID:
-        last = text.rfind("\n") + 1
-        if at >= len(text.rstrip()) or _holds(text[:last]):
-            return Reading(Status.TRUNCATED)
-    return reading
+    if not cut or reading.status is Status.VALID or reading.findings[0].kind != "syntax":
+        return reading
+    last = text.rfind("\n") + 1
+    return Reading(Status.TRUNCATED) if at >= len(text.rstrip()) or _holds(text[:last]) else reading
 
 
 def _holds(text: str) -> bool:

@@ -9,6 +9,7 @@ import ast
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ def load_problems(path: str | Path) -> tuple[Problem, ...]:
     try:
         data = path.read_bytes()
         data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise WorkloadError(f"{path}: cannot read the problems: {error}") from error
     return parse_problems(data, str(path))
 

@@ -19,7 +19,7 @@ import pytest
 
 from draftgate.engines.base import Completion, Engine, Request, Sampling, near_tie
 from draftgate.errors import ConfigError
-from draftgate.policy.length import Fixed
+from draftgate.policy.length import Cut, Fixed
 from draftgate.policy.policy import NONE, Policy
 from draftgate.trace.records import DRAFTED_TYPES, Drafted
 from draftgate.workload.prompt import Prompt
@@ -100,6 +100,9 @@ class EngineContract:
     @pytest.mark.parametrize("sampling", [_GREEDY, _DRAWN], ids=["greedy", "drawn"])
     def test_recording_changes_nothing(self, engine: Engine, sampling: Sampling) -> None:
         policy = Policy("loose", "threshold-or-lossless", 0.2, length=Fixed(3))
+        if not engine.capabilities.records_drafted:
+            _assert_refuses_to_record(engine, self.requests(engine, sampling)[0], policy)
+            return
         plain, recorded = (self.run(engine, policy, sampling, record) for record in (False, True))
         for a, b in zip(plain, recorded, strict=True):
             assert a.tokens == b.tokens
@@ -108,9 +111,11 @@ class EngineContract:
 
     @pytest.mark.parametrize("sampling", [_GREEDY, _DRAWN], ids=["greedy", "drawn"])
     def test_records_cover_every_drafted_token(self, engine: Engine, sampling: Sampling) -> None:
+        policy = Policy("exact", length=Fixed(5))
         if not engine.capabilities.records_drafted:
-            pytest.skip("this engine reports no scores")
-        for done in self.run(engine, Policy("exact", length=Fixed(5)), sampling, record=True):
+            _assert_refuses_to_record(engine, self.requests(engine, sampling)[0], policy)
+            return
+        for done in self.run(engine, policy, sampling, record=True):
             for step in done.steps:
                 assert step.drafted is not None
                 assert len(step.drafted) == step.drafted_n
@@ -157,14 +162,21 @@ class EngineContract:
         request, policy = self.requests(engine)[0], Policy("exact", length=Fixed(3))
         before = engine.generate([request], policy)[0]
         for measure in (
-            lambda: engine.measure_cost([1], 3, 0.1),
+            lambda: _costs(engine, 3),
             lambda: engine.logit_gap(request.tokens[:2], request.tokens[:2], 1, 2),
         ):
             measure()
             after = engine.generate([request], policy)[0]
             assert after.tokens == before.tokens
             assert [s.accepted for s in after.steps] == [s.accepted for s in before.steps]
-        assert len(engine.measure_cost([1], 3, 0.1).curve(1).seconds) == 3
+
+    def test_a_draft_is_cut_by_evidence_where_there_is_any(self, engine: Engine) -> None:
+        policy = Policy("cut", length=Cut(3, 1e9))
+        if engine.capabilities.evidence:
+            assert all(step.drafted_n == 0 for done in self.run(engine, policy) for step in done.steps)
+        else:
+            with pytest.raises(ConfigError):
+                engine.generate(self.requests(engine)[:1], policy)
 
     def test_the_chosen_token_has_the_greatest_logit(self, engine: Engine) -> None:
         done = self.run(engine, NONE)[0]
@@ -184,6 +196,20 @@ class EngineContract:
         ):
             with pytest.raises(ConfigError):
                 engine.generate([wrong], policy)
+
+
+def _assert_refuses_to_record(engine: Engine, request: Request, policy: Policy) -> None:
+    with pytest.raises(ConfigError):
+        engine.generate([request], policy, record=True)
+
+
+def _costs(engine: Engine, most: int) -> None:
+    """Measure, or be refused by an engine that records nothing: then nothing is replayed, and no cost is needed."""
+    if engine.capabilities.records_drafted:
+        assert len(engine.measure_cost([1], most, 0.1).curve(1).seconds) == most
+    else:
+        with pytest.raises(ConfigError):
+            engine.measure_cost([1], most, 0.1)
 
 
 def _assert_consistent(drafted: Drafted) -> None:

@@ -79,12 +79,16 @@ class Stepper:
 
     def ticks(self) -> Generator[Tick, None, None]:
         """Steps until no request is left; all are dropped when the caller stops early or a step fails."""
+        failed = False
         try:
             while self._engine.has_unfinished_requests():
                 yield self._tick()
+        except EngineError:
+            failed = True
+            raise
         finally:
             self._engine.abort_request(list(self._scheduler.requests), internal=True)
-            if self._scheduler.has_requests():  # ended ones, until a step tells the workers
+            if not failed and self._scheduler.has_requests():  # ended ones, until a step tells the workers
                 self._engine.step()
 
     def _tick(self) -> Tick:

@@ -51,8 +51,8 @@ class Sandbox:
         Raises:
             DraftgateError: the cell could not be started.
         """
-        role, modules = ("program", "run"), ("wire", "program")
-        cell = Cell(self.walls, limits or Limits(), role, modules, stdin=stdin.encode(), source=program)
+        role = ("script", "run")
+        cell = Cell(self.walls, limits or Limits(), role, ("script",), stdin=stdin.encode(), source=program)
         cut: str | None = "killed"
         try:
             cut = watch([cell])

@@ -60,7 +60,7 @@ def put_to_tests(case: Case, walls: Walls, limits: Limits) -> tuple[str, str]:
                 walls,
                 limits,
                 ("program", "serve"),
-                (*modules, "program"),
+                (*modules, "script", "program"),
                 fds=(ask_out, answer_in),
                 source=case.source,
                 reader=ask_out,

@@ -1,9 +1,14 @@
 """What a new interpreter does first: narrow itself, say that it is ready, take its role."""
 
+from __future__ import annotations
+
 import os
 import resource
 import sys
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # importing typing would take a third of a start
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 __all__ = ["become", "limit", "start", "wait_for"]
 

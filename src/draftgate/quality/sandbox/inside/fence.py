@@ -4,12 +4,17 @@ Landlock decides what may be opened; it does not hide names. What it does not ru
 signals, or new processes, the system-call filter for `alone` refuses.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import struct
-from typing import Any
 
 from draftgate.quality.sandbox.inside.kernel import call, die_with_parent, filter_calls, no_new_privileges
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["close_behind", "enter"]
 

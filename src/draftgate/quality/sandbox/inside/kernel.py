@@ -1,8 +1,13 @@
 """The few calls that confinement needs and Python 3.11 does not have, by the C library."""
 
+from __future__ import annotations
+
 import ctypes
 import os
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["call", "die_with_parent", "filter_calls", "give_up_capabilities", "no_new_privileges"]
 

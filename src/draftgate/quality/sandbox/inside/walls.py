@@ -4,10 +4,10 @@ Steps and order follow bubblewrap's: new namespaces, a tmpfs as root, read-only 
 waits, so that the kernel ends every other process in there when it goes.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
-from collections.abc import Callable
-from typing import Any, NoReturn
 
 from draftgate.quality.sandbox.inside.kernel import (
     call,
@@ -16,6 +16,11 @@ from draftgate.quality.sandbox.inside.kernel import (
     give_up_capabilities,
     no_new_privileges,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
 __all__ = ["close_behind", "enter"]
 
