@@ -1,0 +1,1 @@
+"""What keeps a running engine on its policies; knows files, not engines."""
