@@ -1,0 +1,137 @@
+"""The two-way breaker of one workload: closed (speculation may run), open (off), half-open (on again, on probation).
+
+    closed --reason--> open --time is up--> half-open --enough good windows--> closed
+                        ^------------reason------'
+
+Opening acts at once. Every opening in a row doubles the time until the next probe, up to a cap, with jitter so that a
+fleet does not probe together; only `steady` good windows in a row make it short again. So it neither stays off for
+ever nor flaps. Its state is saved: a restart neither forgets an open breaker nor opens a closed one.
+"""
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from draftgate.errors import ConfigError
+from draftgate.stats.drift import require_fields
+
+__all__ = ["Breaker", "Limits", "Phase"]
+
+_STATE = ("phase", "opened", "until_s", "good", "reason")
+
+
+class Phase(StrEnum):
+    """Where a breaker stands."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How a breaker acts.
+
+    Attributes:
+        backoff_s: seconds until the first probe.
+        cap_s: longest time until a probe.
+        jitter: relative spread of these times, in [0, 1).
+        probes: good windows that close it.
+        steady: good windows after which the next opening starts again at `backoff_s`.
+        least_steps: decode steps below which a window of probation is no evidence.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    backoff_s: float = 60.0
+    cap_s: float = 3600.0
+    jitter: float = 0.2
+    probes: int = 2
+    steady: int = 20
+    least_steps: int = 200
+
+    def __post_init__(self) -> None:
+        if not 0 < self.backoff_s <= self.cap_s < math.inf or not 0 <= self.jitter < 1:
+            raise ConfigError(f"breaker: needs 0 < backoff_s <= cap_s and jitter in [0, 1) but got {self}")
+        if min(self.probes, self.steady) < 1 or self.least_steps < 0:
+            raise ConfigError(f"breaker: needs probes and steady of 1 or more, least_steps >= 0 but got {self}")
+
+
+@dataclass(slots=True)
+class Breaker:
+    """State of one workload's breaker.
+
+    Attributes:
+        opened: openings in a row, since it was last steady.
+        until_s: when an open breaker probes, seconds since 1970.
+        good: good windows in a row in this phase.
+        reason: why it last opened; None when it never did.
+    """
+
+    limits: Limits
+    rng: random.Random
+    phase: Phase = Phase.CLOSED
+    opened: int = 0
+    until_s: float = 0.0
+    good: int = 0
+    reason: str | None = None
+
+    @property
+    def on(self) -> bool:
+        """Whether speculation may run."""
+        return self.phase is not Phase.OPEN
+
+    def open(self, reason: str, now_s: float) -> None:
+        """Switch off, or stay off; from then on the time to the next probe counts."""
+        limits = self.limits
+        wait_s = min(limits.backoff_s * 2.0 ** min(self.opened, 60), limits.cap_s)
+        self.opened += 1
+        self.until_s = now_s + wait_s * (1 + limits.jitter * self.rng.uniform(-1, 1))
+        self.phase, self.good, self.reason = Phase.OPEN, 0, reason
+
+    def wait(self, now_s: float) -> bool:
+        """Let time pass; returns whether an open breaker has just become half-open."""
+        if self.phase is not Phase.OPEN:
+            return False
+        # A clock that was set back must not keep it open for longer than any back-off takes.
+        self.until_s = min(self.until_s, now_s + self.limits.cap_s * (1 + self.limits.jitter))
+        if now_s < self.until_s:
+            return False
+        self.phase, self.good = Phase.HALF_OPEN, 0
+        return True
+
+    def passed(self, steps: int) -> bool:
+        """Take a window without a reason to open; returns whether that has just closed a half-open breaker."""
+        if self.phase is Phase.OPEN or steps < self.limits.least_steps:
+            return False
+        self.good += 1
+        if self.phase is Phase.HALF_OPEN and self.good >= self.limits.probes:
+            self.phase, self.good = Phase.CLOSED, 0
+            return True
+        if self.phase is Phase.CLOSED and self.good >= self.limits.steady:
+            self.opened = 0
+        return False
+
+    def to_mapping(self) -> dict[str, Any]:
+        """State for JSON."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on from what `to_mapping` gave.
+
+        Raises:
+            ConfigError: it is not that; nothing has changed then.
+        """
+        require_fields("Breaker", data, _STATE)
+        try:
+            phase, opened, good = Phase(data["phase"]), int(data["opened"]), int(data["good"])
+            until_s, reason = float(data["until_s"]), data["reason"]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(f"breaker: saved state cannot be read: {error}") from None
+        if opened < 0 or good < 0 or not math.isfinite(until_s) or not isinstance(reason, str | None):
+            raise ConfigError(f"breaker: saved state is out of range: {dict(data)}")
+        self.phase, self.opened, self.until_s, self.good, self.reason = phase, opened, until_s, good, reason

@@ -1,0 +1,49 @@
+"""What a controller is: it sees one window at a time and may answer with a change."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from draftgate.control.setting import Setting
+from draftgate.control.window import Window
+
+__all__ = ["Change", "Controller"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A new setting and why."""
+
+    setting: Setting
+    reason: str
+
+
+class Controller(Protocol):
+    """Decides on the setting of one workload.
+
+    Attributes:
+        setting: what it believes to be in force; the loop sets it when something else is.
+    """
+
+    setting: Setting
+
+    @property
+    def trying(self) -> bool:
+        """Whether the setting is only tried."""
+        ...
+
+    def update(self, window: Window) -> Change | None:
+        """Take one window, which ran under `setting`; None keeps it. A change is in `setting` at once."""
+        ...
+
+    def to_mapping(self) -> dict[str, Any]:
+        """What it has learned, for JSON."""
+        ...
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on from what `to_mapping` gave.
+
+        Raises:
+            ConfigError: it is not that.
+        """
+        ...

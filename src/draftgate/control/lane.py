@@ -1,0 +1,147 @@
+"""One workload under control: its controller, guard, breaker and baseline, and what they decide together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from draftgate.control.baseline import Baseline
+from draftgate.control.breaker import Breaker, Phase
+from draftgate.control.controller import Controller
+from draftgate.control.guard import Guard, Seen
+from draftgate.control.setting import OFF, Setting
+from draftgate.control.window import Window
+from draftgate.stats.drift import require_fields
+
+__all__ = ["Decision", "Lane"]
+
+_MIXED = 2  # looks at most whose windows are passed over after a change; more would be a clock that is wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided on one workload, and why.
+
+    Attributes:
+        action: hold, change, open, half-open or close.
+        phase: of the breaker, after it.
+        setting: in words, after it.
+        acceptance, tokens_per_s, baseline_tok_s: what the window showed; None without.
+    """
+
+    time_s: float
+    workload: str
+    action: str
+    reason: str
+    phase: str
+    setting: str
+    acceptance: float | None = None
+    tokens_per_s: float | None = None
+    baseline_tok_s: float | None = None
+
+
+class Lane:
+    """Steers one workload.
+
+    Attributes:
+        name: the workload.
+        controller: chooses the setting while the breaker lets it.
+    """
+
+    def __init__(self, name: str, controller: Controller, guard: Guard, breaker: Breaker, baseline: Baseline) -> None:
+        self.name, self.controller, self.breaker = name, controller, breaker
+        self._guard, self._baseline = guard, baseline
+        self._changed_s: float | None = None  # since when the setting is what it is; None once no window is mixed
+        self._looks = 0  # since then
+
+    @property
+    def setting(self) -> Setting:
+        """What is wanted in force."""
+        return self.controller.setting if self.breaker.on else OFF
+
+    def take(self, window: Window, now_s: float) -> Decision:
+        """Judge one window and decide."""
+        baseline = self._baseline.at(window.batch)
+        if self._is_mixed(window):
+            return self._decided(now_s, "hold", "the window began before the last change", window, baseline)
+        reason = self._guard(Seen(window, baseline, 0.0, self.controller.trying))
+        if (flaw := window.flaw()) and not reason:
+            return self._decided(now_s, "hold", f"the metrics make no sense: {flaw}", window, baseline)
+        if reason and self.breaker.on and self.setting.on:
+            return self._open(reason, now_s, window, baseline)
+        if not flaw:
+            self._baseline.learn(window)
+        action, why = self._steer(window, now_s)
+        return self._decided(now_s, action, why, window, baseline)
+
+    def wait(self, now_s: float, age_s: float) -> Decision | None:
+        """End a look, let time pass: metrics may have gone stale, or an open breaker may be due for a probe."""
+        self._looks += 1
+        reason = self._guard(Seen(None, None, age_s))
+        if reason and self.breaker.on and self.setting.on:
+            return self._open(reason, now_s, None, None)
+        if reason or not self.breaker.wait(now_s):
+            return None
+        self._guard.reset()
+        self._switched(now_s)
+        return self._decided(now_s, "half-open", f"on probation after: {self.breaker.reason}", None, None)
+
+    def open(self, reason: str, now_s: float) -> Decision:
+        """Switch off for a reason from outside."""
+        return self._open(reason, now_s, None, None)
+
+    def _open(self, reason: str, now_s: float, window: Window | None, baseline: float | None) -> Decision:
+        self.breaker.open(reason, now_s)
+        self._switched(now_s)
+        return self._decided(now_s, "open", reason, window, baseline)
+
+    def _steer(self, window: Window, now_s: float) -> tuple[str, str]:
+        if self.breaker.phase is Phase.OPEN:
+            return "hold", f"off since: {self.breaker.reason}"
+        if self.breaker.passed(window.steps):
+            return "close", f"{self.breaker.limits.probes} good windows on probation"
+        if self.breaker.phase is Phase.HALF_OPEN:
+            return "hold", f"on probation, {self.breaker.good} good windows of {self.breaker.limits.probes}"
+        change = self.controller.update(window)
+        if change is None:
+            return "hold", "the setting is as good as any known"
+        self._switched(now_s)
+        return "change", change.reason
+
+    def _switched(self, now_s: float) -> None:
+        self._changed_s, self._looks = now_s, 0
+
+    def _is_mixed(self, window: Window) -> bool:
+        """Whether the window began under an earlier setting; what came with the same look as a change did."""
+        if self._changed_s is None:
+            return False
+        if self._looks == 0 or (window.start_s < self._changed_s and self._looks <= _MIXED):
+            return True
+        self._changed_s = None
+        return False
+
+    def revert(self, setting: Setting) -> None:
+        """Take the last change as not made: in a dry run the next window does not run under it."""
+        self.controller.setting, self._changed_s = setting, None
+
+    def _decided(self, now_s: float, action: str, reason: str, w: Window | None, baseline: float | None) -> Decision:
+        shown = (None, None) if w is None or w.flaw() else (w.acceptance_rate, w.tokens_per_s)
+        return Decision(now_s, self.name, action, reason, str(self.breaker.phase), str(self.setting), *shown, baseline)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """What must not be forgotten."""
+        return {
+            "breaker": self.breaker.to_mapping(),
+            "controller": self.controller.to_mapping(),
+            "baseline": self._baseline.to_mapping(),
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on from what `to_mapping` gave.
+
+        Raises:
+            ConfigError: it is not that.
+        """
+        require_fields("Lane", data, ("breaker", "controller", "baseline"))
+        self.breaker.restore(data["breaker"])
+        self.controller.restore(data["controller"])
+        self._baseline.restore(data["baseline"])

@@ -1,0 +1,131 @@
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from draftgate.control.breaker import Breaker, Limits, Phase
+from draftgate.errors import ConfigError
+
+LIMITS = Limits(backoff_s=60.0, cap_s=600.0, jitter=0.2, probes=2, steady=5, least_steps=200)
+
+
+def breaker(limits: Limits = LIMITS, seed: int = 0) -> Breaker:
+    return Breaker(limits, random.Random(seed))
+
+
+def test_it_opens_at_once_probes_later_and_closes_after_good_windows() -> None:
+    b = breaker()
+    b.open("slow", 1000.0)
+    assert (b.phase, b.on, b.reason) == (Phase.OPEN, False, "slow")
+    assert not b.wait(1000.0 + 60 * 0.79)
+    assert b.wait(1000.0 + 60 * 1.21)
+    assert (b.phase, b.on) == (Phase.HALF_OPEN, True)
+    assert [b.passed(1000), b.passed(1000)] == [False, True]
+    assert b.phase is Phase.CLOSED
+
+
+def test_small_windows_are_no_evidence() -> None:
+    b = breaker()
+    b.open("slow", 0.0)
+    b.wait(1e6)
+    assert not any(b.passed(199) for _ in range(100))
+    assert b.phase is Phase.HALF_OPEN
+
+
+@given(st.integers(1, 80), st.integers(0, 100))
+def test_backoff_doubles_up_to_the_cap_within_jitter(openings: int, seed: int) -> None:
+    b = breaker(seed=seed)
+    for i in range(openings):
+        b.open("slow", 0.0)
+        expected = min(60 * 2.0**i, 600.0)
+        assert 0.8 * expected <= b.until_s <= 1.2 * expected
+
+
+def test_only_steady_service_makes_the_next_backoff_short_again() -> None:
+    b = breaker()
+    for _ in range(3):
+        b.open("slow", 0.0)
+        b.wait(1e6)
+    b.passed(1000), b.passed(1000)
+    for _ in range(4):
+        b.passed(1000)
+    assert b.opened == 3
+    b.passed(1000)
+    assert b.opened == 0
+
+
+def test_a_clock_set_back_does_not_keep_it_open_for_ever() -> None:
+    b = breaker()
+    b.open("slow", 1e9)
+    assert not b.wait(0.0)
+    assert b.wait(600 * 1.2)
+
+
+def test_members_of_a_fleet_probe_at_different_times() -> None:
+    times = set()
+    for seed in range(20):
+        b = breaker(seed=seed)
+        b.open("slow", 0.0)
+        times.add(round(b.until_s, 3))
+    assert len(times) == 20
+
+
+class Restarted(RuleBasedStateMachine):
+    """A breaker that is saved and restored after every step does the same as one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.lives, self.dies = breaker(), breaker()
+
+    @rule(reason=st.sampled_from(["slow", "invalid"]))
+    def open(self, reason: str) -> None:
+        for b in (self.lives, self.dies):
+            b.open(reason, self.now_s)
+
+    @rule(seconds=st.floats(0, 1000))
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+        assert self.lives.wait(self.now_s) == self.dies.wait(self.now_s)
+
+    @rule(steps=st.integers(0, 400))
+    def window(self, steps: int) -> None:
+        assert self.lives.passed(steps) == self.dies.passed(steps)
+
+    @rule()
+    def restart(self) -> None:
+        saved = json.loads(json.dumps(self.dies.to_mapping()))
+        self.dies = Breaker(LIMITS, self.dies.rng)  # jitter goes on, so that both stay comparable
+        self.dies.restore(saved)
+
+    @invariant()
+    def same(self) -> None:
+        assert self.lives.to_mapping() == self.dies.to_mapping()
+
+
+TestRestarted = Restarted.TestCase
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"phase": "ajar"}, {"opened": -1}, {"until_s": float("nan")}, {"until_s": None}, {"reason": 3}, {"other": 1}],
+)
+def test_damaged_state_is_refused_and_changes_nothing(damage: dict[str, object]) -> None:
+    b = breaker()
+    b.open("slow", 5.0)
+    before = b.to_mapping()
+    with pytest.raises(ConfigError):
+        b.restore(before | damage)
+    assert b.to_mapping() == before
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"backoff_s": 0.0}, {"backoff_s": 9e9}, {"jitter": 1.0}, {"probes": 0}, {"steady": 0}, {"least_steps": -1}],
+)
+def test_wrong_limits_are_refused(limits: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        Limits(**limits)  # type: ignore[arg-type]

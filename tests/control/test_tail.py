@@ -1,0 +1,138 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from draftgate.control.fetch import SourceError
+from draftgate.control.setting import Setting
+from draftgate.control.tail import FileSource
+
+
+def request(i: int, **fields: Any) -> dict[str, Any]:
+    whole = {
+        "id": f"r{i}", "workload": "code", "policy": "mine", "end_s": 1000.0 + i, "steps": 10, "covered": 8,
+        "drafted": 24, "accepted": 12, "committed": 22, "kept": [7, 4, 1], "seconds": 0.2, "batch": 2.0, "valid": True,
+    }  # fmt: skip
+    return whole | fields
+
+
+def append(path: Path, *lines: object) -> None:
+    with path.open("a") as file:
+        file.writelines(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "requests.jsonl"
+    path.write_text("")
+    return path
+
+
+def source(path: Path, size: int = 4, now_s: float = 0.0, from_start: bool = False) -> FileSource:
+    return FileSource(path, size=size, from_start=from_start, clock=lambda: now_s)
+
+
+def test_requests_become_windows_by_workload_and_policy(path: Path) -> None:
+    s = source(path)
+    append(path, *[request(i, workload="code" if i % 2 else "chat") for i in range(8)])
+    windows = s.poll()
+    assert [(w.workload, w.policy, w.requests) for w in windows] == [("chat", "mine", 4), ("code", "mine", 4)]
+    w = windows[0]
+    assert w.flaw() is None
+    assert (w.kept, w.reached, w.offered) == ((28, 16, 4), (32, 28, 16), (32, 32, 32))
+    assert (w.judged, w.valid, w.batch, w.seconds) == (4, 4, 2.0, pytest.approx(0.8))
+    assert s.poll() == []
+
+
+def test_what_the_file_held_before_is_passed_over_unless_asked_for(path: Path) -> None:
+    append(path, *[request(i) for i in range(4)])
+    assert source(path).poll() == []
+    assert len(source(path, from_start=True).poll()) == 1
+
+
+def test_windows_pass_as_they_are(path: Path, plant: Any) -> None:
+    s = source(path)
+    windows = [plant().window(Setting(True, None, 3, None)) for _ in range(3)]
+    append(path, *[w.to_mapping() for w in windows])
+    assert s.poll() == windows
+
+
+def test_a_line_cut_by_a_writer_is_read_once_whole(path: Path) -> None:
+    s = source(path, size=1)
+    line = json.dumps(request(1)) + "\n"
+    append(path, line[:50])
+    assert s.poll() == []
+    append(path, line[50:])
+    assert len(s.poll()) == 1
+    assert s.unusable == 0
+
+
+def test_a_replaced_or_cut_file_is_read_from_its_start(path: Path, tmp_path: Path) -> None:
+    s = source(path, size=1)
+    append(path, request(1), request(2))
+    assert len(s.poll()) == 2
+    other = tmp_path / "other"
+    append(other, request(3))
+    other.replace(path)
+    assert len(s.poll()) == 1
+    path.write_text("")
+    assert s.poll() == []
+    append(path, request(4))
+    assert len(s.poll()) == 1
+
+
+def test_a_missing_file_is_a_lost_source_until_it_comes(path: Path) -> None:
+    path.unlink()
+    s = source(path, size=1)
+    with pytest.raises(SourceError, match="cannot be read"):
+        s.poll()
+    append(path, request(1))
+    assert len(s.poll()) == 1
+
+
+def test_requests_that_stop_coming_still_make_a_window(path: Path) -> None:
+    append(path, request(0))
+    s = source(path, now_s=1060.0, from_start=True)
+    assert [w.requests for w in s.poll()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{\n", "Expecting"),
+        ("[]\n", "must be a JSON object"),
+        (request(1, stepz=1), "did you mean 'steps'"),
+        ({"id": 1}, "needs 'end_s'"),
+        (request(1, steps=-1), "0 or more"),
+        (request(1, steps=True), "whole numbers"),
+        (request(1, kept="x"), "whole numbers"),
+        (request(1, offered=[1]), "equally long"),
+        (request(1, end_s=float("nan")), "end_s"),
+        (request(1, seconds="x"), "seconds"),
+        ("[" * 5000 + "\n", ""),
+        ({"requests": 1}, "missing"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_counted_and_the_others_are(path: Path, line: object, says: str) -> None:
+    s = source(path, size=1)
+    append(path, request(1), line, request(2))
+    assert len(s.poll()) == 2
+    assert s.unusable == 1
+    assert says in (s.fault or "")
+
+
+@given(st.lists(st.binary(max_size=40), max_size=10))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_bytes_raise(path: Path, lines: list[bytes]) -> None:
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    source(path, from_start=True).poll()
+
+
+def test_names_from_clients_do_not_fill_the_memory(path: Path) -> None:
+    s = source(path, size=100)
+    append(path, *[request(i, workload=f"w{i}") for i in range(500)])
+    s.poll()
+    assert len(s._makers) <= 64
