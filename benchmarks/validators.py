@@ -5,8 +5,8 @@ python benchmarks/validators.py --agreement      # real parsers against damaged 
 
 Speed is CPU time of this process, and of the child where there is one; both sides of a ratio run in turns. An agreement
 is counted over texts: the snippets of tests/quality/snippets, most of them damaged by one or two token edits. The
-references are the parsers that are installed, of: node, gcc, g++, javac, bash, rustc, ruby, php, luac, SQLite, and tsc with
---typescript DIR (a folder with node_modules/typescript). Errors that are no syntax (types, names) do not count.
+references are the parsers that are installed, of: node, gcc, g++, javac, bash, rustc, ruby, php, luac, SQLite, and tsc
+with --typescript DIR (a folder with node_modules/typescript). Errors that are no syntax (types, names) do not count.
 """
 
 import argparse
@@ -174,7 +174,7 @@ def agreement(cases: int, typescript: str | None) -> None:
 
 
 def cpu_s() -> float:
-    """CPU time of this process and of its children, ended ones included; the child that judges is asked while it runs."""
+    """CPU time of this process and of its children, both those that ended and those that run."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime + _running_children_s()
 

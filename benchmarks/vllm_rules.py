@@ -65,7 +65,9 @@ def line(greedy: bool, batch: int, k: int, vocabulary: int, turns: int) -> None:
     repeat = max(1, 200 // (batch * k))
     own, ratios = compare(steps, repeat, turns)
     figures = " ".join(f"{ratio:11.2f}" for ratio in ratios)
-    print(f"{'greedy' if greedy else 'sampled':8} {batch:5} {k:2} {vocabulary:6} {own * 1e6:9.0f} {figures}", flush=True)
+    print(
+        f"{'greedy' if greedy else 'sampled':8} {batch:5} {k:2} {vocabulary:6} {own * 1e6:9.0f} {figures}", flush=True
+    )
 
 
 def compare(steps: Sequence[Step], repeat: int, turns: int) -> tuple[float, list[float]]:

@@ -15,6 +15,9 @@ from draftgate.experiment.rundir import read_json, write_json
 from draftgate.experiment.watch import Silent
 from draftgate.policy.length import Cut, Fixed, Goodput
 from draftgate.policy.policy import NONE
+from draftgate.replay.accept import Replayable
+from draftgate.replay.blend import Recording
+from draftgate.trace.records import DRAFTED_TYPES
 from draftgate.trace.store import TraceStore
 from draftgate.workload.prompt import Workload
 
@@ -92,3 +95,37 @@ def test_a_policy_that_comes_up_twice_is_one_arm(oracle_of, monkeypatch):
 def test_without_costs_there_is_no_goodput_length(oracle_of):
     with pytest.raises(ConfigError, match=r"cost\.json"):
         replace(oracle_of(), cost=None).goodput(15)
+
+
+BLIND = replace(ABLE, evidence=False, truncates=False, max_draft=7)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_without_evidence_only_fixed_lengths_are_proposed(temperature, oracle_of):
+    found = make_plan(oracle_of(False, temperature), BLIND, "mine", temperature == 0, 7, 0, Silent())
+    assert all(isinstance(arm.policy.length, Fixed) for arm in found.arms)
+    assert all("cut" not in point["policy"] and "goodput" not in point["policy"] for point in found.pareto)
+    assert not any(arm.policy.truncate for arm in found.arms)
+    default = next(arm for arm in found.arms if arm.origin == "engine default")
+    assert default.policy.length == Fixed(7)  # what the server was started with
+    assert any(arm.origin == "source preset" for arm in found.arms)
+
+
+def test_what_the_engine_cannot_run_is_not_proposed(oracle_of):
+    able = replace(BLIND, rules=frozenset({"exact", "lossless"}), max_draft=4)
+    found = make_plan(oracle_of(False), able, "mine", True, 4, 0, Silent())
+    assert {arm.policy.rule for arm in found.arms} == {"exact"}
+    assert all(arm.policy.length.most <= 4 for arm in found.arms)
+    assert all(point["lossless"] for point in found.pareto)
+
+
+def test_a_recording_without_a_single_draft_leaves_the_engines_default(oracle_of):
+    """A drafter that found nothing: nothing can be predicted, and the run still says so."""
+    oracle = oracle_of(False)
+    drafted = replace(oracle.replayable.columns, drafted_n=oracle.replayable.columns.drafted_n * 0)
+    nothing = replace(drafted, **{name: getattr(drafted, name)[:0] for name in DRAFTED_TYPES})
+    silent = replace(oracle, recordings=[Recording.of(Replayable.of(nothing))])
+    found = make_plan(silent, BLIND, "mine", True, 7, 0, Silent())
+    assert (found.fixed, found.searched) == ([], 0)
+    assert {arm.origin for arm in found.arms} == {"baseline", "engine default", "source preset"}
+    assert Plan.from_mapping(found.to_mapping()) == found

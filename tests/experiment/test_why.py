@@ -65,3 +65,12 @@ def test_one_length_for_all_against_the_recommended_arms():
     assert found["recommended"] == {"speedup": pytest.approx(2 / (1 / 2 + 1)), "how": "measured"}
     assert "k = 1 pays on edit (1.20x); loses on chat (0.70x)" in found["why"]
     assert "verifying 2 tokens costs 2.0x one" in found["why"]
+
+
+def test_a_length_that_one_workload_says_nothing_of_is_no_length_for_all():
+    row = {"recommended": "none", "arms": [figures("none", 1.0)]}
+    one = row | {"name": "edit", "fixed": [{"k": 1, "speedup": 1.2}, {"k": 2, "speedup": 1.9}]}
+    assert across_workloads([one, row | {"name": "chat", "fixed": [{"k": 1, "speedup": 0.9}]}], COST)["fixed"]["k"] == 1
+    found = across_workloads([one, row | {"name": "chat", "fixed": []}], COST)
+    assert found["fixed"] == {"k": None, "speedup": None, "how": "replayed"}
+    assert "none was recorded on every workload" in found["why"]

@@ -97,6 +97,11 @@ def limits(path: Path) -> Limits:
     return replace(Limits(), **{name: int(value) for name, value in pairs})
 
 
+def promised(path: Path, walls: Walls) -> bool:
+    """By these walls; a few promises are made by some only."""
+    return walls.name in header(path).get("Walls", walls.name)
+
+
 def marked(kind: str) -> list[Path]:
     wanted = {kind, f"{kind} for root"} if os.getuid() == 0 else {kind}
     return [path for path in ATTACKS if header(path).get("Unconfined") in wanted]
@@ -124,8 +129,8 @@ def test_some_walls_work_here() -> None:
 @pytest.mark.parametrize("path", ATTACKS, ids=name)
 def test_attack_fails(path: Path, sandbox: Sandbox, host: Host) -> None:
     head = header(path)
-    if sandbox.name not in head.get("Walls", sandbox.name):
-        return  # a promise of other walls
+    if not promised(path, sandbox.walls):
+        return
     outcome = sandbox.run(path.read_text(), limits(path), stdin=host.told)
     assert "ESCAPED" not in outcome.stdout
     ends = head["Alone"] if sandbox.name == "landlock" and "Alone" in head else head["Ends"]
@@ -141,6 +146,8 @@ BY_WALLS = [path for path in ATTACKS if "Limits" not in header(path) and header(
 @pytest.mark.parametrize("path", BY_WALLS, ids=name)
 def test_walls_hold_without_the_filter(path: Path, walls: Walls, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """The filter of system calls is the second layer; attacks that only it stops say so."""
+    if not promised(path, walls):
+        return
     allow_all = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
     for module in (bubblewrap, native):
         monkeypatch.setattr(module, "filter_program", lambda: allow_all)

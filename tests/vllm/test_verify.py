@@ -250,6 +250,25 @@ def test_padding_is_rejected_and_replaced(tables: PolicyTables, seed: int) -> No
             assert text[-1] == int(logits[part][kept].argmax())
 
 
+def test_a_schedule_moves_within_a_draft() -> None:
+    """Two tokens of p = .5 each: one at offset 4, where tau is .4, one at offset 5, where it is .8."""
+    tables = tables_of([Policy("position", "threshold", position=((4, 0.4), (5, 0.8)))])
+    logits = torch.tensor([[0.0, 0.0, *[-torch.inf] * (V - 2)]] * 2)
+    draft = Draft(torch.tensor([1, 1], dtype=torch.int32), torch.tensor([2], dtype=torch.int32), 2)
+    outcome = verify_batch(tables, Rows(*torch.tensor([[0], [0], [4]])), draft, logits, torch.tensor([3]), None)
+    assert texts(outcome) == [[1, 0]]
+
+
+@pytest.mark.parametrize(("uniform", "drafted", "text"), [(0.0, 2, [0]), (1.0, 0, [0, 1])])
+def test_numbers_at_the_ends_decide_nothing(tables: PolicyTables, uniform: float, drafted: int, text: Any) -> None:
+    """Zero keeps no token that the rule never keeps, and one rejects none that it always keeps."""
+    logits = torch.tensor([[4.0, 2.0, -5.0, *[-torch.inf] * (V - 3)]])
+    draft = Draft(torch.tensor([drafted], dtype=torch.int32), torch.tensor([1], dtype=torch.int32), 1)
+    rows = Rows(*torch.tensor([[2], [0], [0]]))  # 'threshold'
+    draws = Draws(torch.tensor([uniform]), torch.ones(1, V))
+    assert texts(verify_batch(tables, rows, draft, logits, torch.tensor([1]), draws)) == [text]
+
+
 def test_rounding_that_leaves_no_mass_keeps_the_token(tables: PolicyTables) -> None:
     """p rounds to just under 1 and the uniform number lies above it: nothing else can be drawn."""
     logits = torch.full((1, V), -torch.inf)

@@ -139,6 +139,7 @@ class Capabilities:
         max_batch: sequences in one decode.
         max_draft: tokens in one draft.
         evidence: whether its drafter says how sure it is of each token; without, a draft length can only be fixed.
+        truncates: whether the target's own tokens can be drawn from a truncated law too (`Policy.truncate`).
     """
 
     rules: frozenset[str]
@@ -146,6 +147,7 @@ class Capabilities:
     max_batch: int
     max_draft: int
     evidence: bool
+    truncates: bool
 
 
 class Engine(Protocol):

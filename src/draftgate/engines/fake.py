@@ -116,7 +116,7 @@ class FakeEngine:
     @property
     def capabilities(self) -> Capabilities:
         """Everything, at batch 4."""
-        return Capabilities(frozenset(RULES), True, 4, 64, True)
+        return Capabilities(frozenset(RULES), True, 4, 64, evidence=True, truncates=True)
 
     def clock(self) -> float:
         """Virtual seconds since the start."""

@@ -114,7 +114,9 @@ def _default(oracle: Oracle, able: Capabilities) -> Length:
 
 
 def _can_run(able: Capabilities, arm: Arm) -> bool:
-    return arm.policy.rule in able.rules and arm.policy.length.most <= able.max_draft
+    policy = arm.policy
+    fits = policy.rule in able.rules and policy.length.most <= able.max_draft
+    return fits and (able.truncates or not policy.truncate)
 
 
 def _by_language(outputs: Mapping[str, Sequence[NDArray[np.int32]]]) -> list[Policy]:

@@ -62,7 +62,7 @@ class Settings:
     gate: GateSettings = field(default_factory=GateSettings)
 
     def fitted(self, able: Capabilities) -> "Settings":
-        """For an engine whose drafts cannot be made again: what is not recorded cannot be predicted, so all of it is."""
+        """For an engine whose drafts cannot be made again: only what is recorded can be predicted, so all of it is."""
         return self if able.evidence else replace(self, record_k=able.max_draft, most=able.max_draft)
 
 
@@ -129,8 +129,8 @@ def digest(workload: Workload) -> str:
 def _check(engine: Engine, workloads: Sequence[Workload], settings: Settings) -> None:
     if not engine.capabilities.records_drafted:
         raise ConfigError(
-            "this engine does not report the target's scores of drafted tokens, so nothing can be replayed; compare arms "
-            "with 'draftgate bench', or tune with an engine in this process"
+            "this engine does not report the target's scores of drafted tokens, so nothing can be replayed; compare "
+            "arms with 'draftgate bench', or tune with an engine in this process"
         )
     if settings.most > engine.capabilities.max_draft or settings.record_k > settings.most:
         raise ConfigError(

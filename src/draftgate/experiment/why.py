@@ -61,20 +61,26 @@ def preset_sentence(
 def across_workloads(results: Sequence[Mapping[str, Any]], cost: StepCost) -> dict[str, Any]:
     """One fixed draft length for everything against the recommended arms, on a mix of equal parts of all workloads.
 
-    Equal parts mean equal time without speculation, so that speedups combine harmonically.
+    Equal parts mean equal time without speculation, so that speedups combine harmonically. Where a workload's recording
+    says nothing of a length, none is found for all.
     """
-    by_k: dict[int, list[tuple[str, float]]] = {row["k"]: [] for row in results[0]["fixed"]}
+    by_k: dict[int, list[tuple[str, float]]] = {}
     for result in results:
         for row in result["fixed"]:
-            by_k[row["k"]].append((result["name"], row["speedup"]))
-    mixes = {k: _mix([speedup for _, speedup in rows]) for k, rows in by_k.items()}
+            by_k.setdefault(row["k"], []).append((result["name"], row["speedup"]))
+    recommended = [_recommended_speedup(result) for result in results]
+    measured = {"speedup": _mix(recommended), "how": "measured"}
+    mixes = {k: _mix([speedup for _, speedup in rows]) for k, rows in by_k.items() if len(rows) == len(results)}
+    if not mixes:
+        best = f"the recommended arms are {_mix(recommended):.2f}x (measured)"
+        why = f"one fixed length for all: none was recorded on every workload; {best}"
+        return {"fixed": {"k": None, "speedup": None, "how": "replayed"}, "recommended": measured, "why": why}
     k = max(mixes, key=lambda k: mixes[k])
     pays = [f"{name} ({s:.2f}x)" for name, s in by_k[k] if s > 1 + _PAYS]
     loses = [f"{name} ({s:.2f}x)" for name, s in by_k[k] if s < 1 - _PAYS]
-    recommended = [_recommended_speedup(result) for result in results]
     return {
         "fixed": {"k": k, "speedup": mixes[k], "how": "replayed"},
-        "recommended": {"speedup": _mix(recommended), "how": "measured"},
+        "recommended": measured,
         "why": f"one fixed length for all: k = {k} pays on {', '.join(pays) or 'nothing'}; loses on "
         f"{', '.join(loses) or 'nothing'} (replayed): verifying {k + 1} tokens costs {_relative_cost(cost, k):.1f}x "
         f"one. On equal parts it is {mixes[k]:.2f}x, the recommended arms are {_mix(recommended):.2f}x (measured)",

@@ -14,7 +14,7 @@ Text may stand before a tag, as engines hand it on as content, and a thought up 
 but an end-of-turn token may follow. What only some engines repair (a missing closing tag, Python literals, text after
 a call) is refused: the formats as the models' own templates write them are the common ground.
 
-Sources: vLLM `tool_parsers/{hermes,qwen3coder,llama,mistral}_tool_parser.py`; SGLang
+Sources: vLLM 0.32 `vllm/tool_parsers/{hermes,llama}_tool_parser.py`, `vllm/parser/{qwen3,mistral}.py`; SGLang
 `srt/function_call/{qwen25,qwen3_coder,llama32,mistral}_detector.py`.
 """
 
@@ -164,14 +164,16 @@ def _parameters(text: str, at: int) -> tuple[dict[str, str], int]:
         if tag == _FUNCTION_END:
             return values, at
         name, at = name_in_tag(text, at)
-        end = text.find(_PARAMETER_END, at)
-        if end < 0:
+        end = _VALUE_END.search(text, at)
+        if end is None:
             raise Cut
+        if end[0] != _PARAMETER_END:  # engines end the value here all the same
+            raise Broken(f"the value of {short(name)} is not closed by {_PARAMETER_END}", end.start())
         if name in values:
             raise Broken(f"the parameter {short(name)} is given twice", start)
         # The template puts a value on lines of its own.
-        values[name] = text[at:end].removeprefix("\n").removesuffix("\n")
-        at = end + len(_PARAMETER_END)
+        values[name] = text[at : end.start()].removeprefix("\n").removesuffix("\n")
+        at = end.end()
 
 
 def _mistral(text: str, at: int) -> Iterator[Written]:
@@ -270,6 +272,7 @@ _THOUGHT_END = "</think>"
 _END_TOKENS = ("</s>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>")
 _CUT_OPENERS = tuple(tag[:n] for tag in (_CALL, _FUNCTION, _TOOL_CALLS, _PYTHON) for n in range(1, len(tag)))
 
+_VALUE_END = re.compile(f"{_PARAMETER_END}|{_PARAMETER}|{_FUNCTION_END}")
 _THOUGHT = re.compile(r"\s*+<think>")
 _NOTHING_YET = re.compile(r"\s*+(?:[`~]{1,3}+[\w+-]*+)?+\s*+")
 _BARE = re.compile(  # JSON at the start, or at the start of a fence; not prose such as "{thinking}" or "[Note]"

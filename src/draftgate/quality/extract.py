@@ -44,7 +44,7 @@ def extract(answer: str, language: str) -> tuple[str, tuple[Block, ...]]:
     ('fenced', 'x = 1\n', 2)
     """
     start = _after_thought(answer)
-    blocks = tuple(_fenced(answer, start))
+    blocks = tuple(_fenced(answer, start)) if "```" in answer or "~~~" in answer else ()  # a plain search is far faster
     if not blocks:
         return "bare", (_bare(answer, start),)
     labelled = tuple(block for block in blocks if resolve(block.label) == language)

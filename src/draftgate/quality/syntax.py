@@ -43,12 +43,12 @@ def parse(text: str, cut: bool, language: str) -> Reading:
         language = "php-page"
     source = text.encode()
     grammars = [_load(grammar) for grammar in GRAMMARS[language]]
-    trees = [_tree(grammar, source) for grammar in grammars]
-    if not all(root.has_error for root in trees):
+    if not all(_tree(grammar, source).has_error for grammar in grammars):
         return Reading(Status.VALID)
     if cut and any(_is_beginning(grammar, source) for grammar in grammars):
         return Reading(Status.TRUNCATED)
-    findings = (_first_error(grammars[0], source), *islice(_errors(trees[0], source), MAX_FINDINGS - 1))
+    errors = _errors(_tree(grammars[0], source), source)
+    findings = (_first_error(grammars[0], source), *islice(errors, MAX_FINDINGS - 1))
     return Reading(Status.INVALID, tuple(dict.fromkeys(filter(None, findings))))
 
 

@@ -178,7 +178,7 @@ class LlamaCpp:
     def capabilities(self) -> Capabilities:
         """All rules; drafts as long as a decode's batch allows."""
         longest = self._context.n_batch // self._max_batch - 1
-        return Capabilities(frozenset(RULES), True, self._max_batch, longest, evidence=True)
+        return Capabilities(frozenset(RULES), True, self._max_batch, longest, evidence=True, truncates=True)
 
     def encode(self, prompt: Prompt, workload: str, max_tokens: int, sampling: Sampling) -> Request:
         """Tokenise a prompt; conversations go through the model's chat template."""

@@ -59,14 +59,15 @@ class Client:
         """POST and read the answer's server-sent events as they come, up to [DONE]."""
         with self._opened("POST", path, body) as response:
             for line in response:
-                data = line.decode("utf-8", "replace").strip().removeprefix("data:").strip()
-                if data == "[DONE]":
+                field, _, data = line.decode("utf-8", "replace").strip().partition(":")
+                if field != "data":  # a comment that keeps the connection open, or the blank line after an event
+                    continue
+                if data.strip() == "[DONE]":
                     return
-                if data:
-                    event = self._json(path, data)
-                    if "error" in event:
-                        raise EngineError(f"{self.url}{path}: {_message(data)}")
-                    yield event
+                event = self._json(path, data)
+                if "error" in event:
+                    raise EngineError(f"{self.url}{path}: {_message(data)}")
+                yield event
         raise EngineError(f"{self.url}{path}: the stream broke off; see the server's log")
 
     def answers(self, path: str) -> bool:

@@ -75,7 +75,7 @@ class VllmServer:
     def capabilities(self) -> Capabilities:
         """All rules, and drafts up to the length that the server was started with."""
         longest: int = self._status["speculation"]["most_tok"]
-        return Capabilities(frozenset(RULES), False, self._max_batch, longest, evidence=False)
+        return Capabilities(frozenset(RULES), False, self._max_batch, longest, evidence=False, truncates=False)
 
     @property
     def end_tokens(self) -> frozenset[int]:

@@ -96,7 +96,7 @@ class VllmOffline:
     def capabilities(self) -> Capabilities:
         """All rules; drafts up to the length that vLLM was started with, and no evidence for any."""
         longest: int = self._speculative["num_speculative_tokens"]
-        return Capabilities(frozenset(RULES), True, self._max_batch, longest, evidence=False)
+        return Capabilities(frozenset(RULES), True, self._max_batch, longest, evidence=False, truncates=False)
 
     @property
     def end_tokens(self) -> frozenset[int]:

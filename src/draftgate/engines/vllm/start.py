@@ -1,5 +1,6 @@
 """Starting `vllm.LLM` so that draftgate can drive it, and what it says of itself."""
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -53,6 +54,7 @@ def start(
         require("torch", "vllm").set_num_threads(threads)
     vllm = require("vllm", "vllm")
     register()  # the entry point does it too, but not where VLLM_PLUGINS leaves it out
+    _allow_a_second_engine()
     try:
         with _quiet():
             return vllm.LLM(**ours, **options)
@@ -60,6 +62,24 @@ def start(
         raise ModelError(f"{target}: cannot be loaded: {error}") from error
     except (ValueError, TypeError, NotImplementedError, ImportError) as error:
         raise ConfigError(f"vLLM refuses this configuration: {error}") from error
+
+
+def _allow_a_second_engine() -> None:
+    """Keep vLLM's CPU build (0.32) from failing at the second engine of a process.
+
+    When an engine starts, it looks at the attributes of every object of every loaded module, takes them for a
+    dictionary, and trips over one of llvmlite's, which the n-gram drafter of the first engine has loaded.
+    """
+    try:
+        dispatcher: Any = importlib.import_module("vllm.triton_utils.dispatcher")
+    except ImportError:  # another build
+        return
+
+    def attributes(value: Any) -> Mapping[str, Any]:
+        found = vars(value)
+        return found if isinstance(found, Mapping) else {}
+
+    dispatcher.vars = attributes  # found before the builtin
 
 
 @contextmanager

@@ -144,7 +144,9 @@ class PolicyTables:
         points = self._points[slot]
         offset = torch.maximum(offset.double(), points[..., 0, 0])
         segment = (points[..., 0, 1:] <= offset[..., None]).sum(-1, keepdim=True)
-        at, tau, slope = points.expand(*offset.shape, 3, -1).take_along_dim(segment[..., None, :], -1)[..., 0].unbind(-1)
+        at, tau, slope = (
+            points.expand(*offset.shape, 3, -1).take_along_dim(segment[..., None, :], -1)[..., 0].unbind(-1)
+        )
         return (slope * (offset - at) + tau).float()
 
     def _host_facts(self) -> None:

@@ -9,7 +9,9 @@ from draftgate.engines.vllm.rules import Scores
 
 __all__ = ["Target", "recovered"]
 
-_BLOCK = 2**19  # logits that are read at once on a CPU: what they become stays in its cache, and no new memory is touched
+_BLOCK = (
+    2**19
+)  # logits that are read at once on a CPU: what they become stays in its cache, and no new memory is touched
 _FLOOR = -200.0  # exp(-200) is 0 in float32; keeps 0 x -inf out of entropies
 
 
@@ -96,7 +98,7 @@ def recovered(
     if q is None:
         without = without | minus  # q is 1 on the token and 0 elsewhere
     else:
-        laws.addcmul_(q, minus[:, None].to(q.dtype), value=-1.0).clamp_(min=0.0)
+        laws.addcmul_(q, minus[:, None].to(q.dtype), value=-1.0)  # what is negative now never wins
     at = tokens[:, None]
     laws.scatter_(1, at, laws.gather(1, at).masked_fill((without & known)[:, None], 0.0))
     weights = laws.mul_(inverse) if laws.dtype == inverse.dtype else laws * inverse
