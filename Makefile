@@ -19,7 +19,7 @@ test: $(VENV)/.dev sandbox
 
 test-vllm: $(VENV)/.dev
 	$(BIN)/draftgate models pull smollm2-135m
-	"$$($(BIN)/python tools/vllm_env.py)"/bin/python -m pytest tests/vllm
+	"$$($(BIN)/python tools/vllm_env.py)"/bin/python -m pytest tests/vllm src/draftgate/engines/vllm
 
 # Debian's bubblewrap is what generated code runs in; without it draftgate builds the same walls itself.
 sandbox:

@@ -238,7 +238,10 @@ def test_hostile_text_does_not_reach_the_terminal(draftgate, write):
     assert all(line.isprintable() for line in said.out.splitlines())
     assert "[/red]" in said.out
     assert max(map(len, said.out.splitlines())) < 600
-    for wrong in ({"schema": {"type": HOSTILE}, "output": "1"}, {"tests": "", "language": HOSTILE, "output": "x = 1"}):
+    for wrong in (
+        {"schema": {"properties": {HOSTILE[:9]: {"type": 1}}}, "output": "1"},
+        {"tests": "", "language": HOSTILE, "output": "x = 1"},
+    ):
         said = draftgate("check", write(wrong), "--run-tests")
         assert said.code == 2
         assert all(line.isprintable() for line in said.err.splitlines())

@@ -11,8 +11,8 @@ from draftgate.engines.fake import FakeEngine
 from draftgate.errors import ConfigError, InputError, TraceError
 from draftgate.experiment import plan
 from draftgate.experiment.bench import bench
-from draftgate.experiment.offline import replay
 from draftgate.experiment.judging import GateSettings
+from draftgate.experiment.offline import replay
 from draftgate.experiment.record import traces_beside
 from draftgate.experiment.tune import Settings, tune
 from draftgate.experiment.watch import Silent

@@ -37,7 +37,7 @@ async def f(a, /, b: int = 2, *rest: str, c, d=(1, 2), **kw) -> None:
     match a:
         case [1, *_] | {"k": v} if v: print(f'{v}')
         case Point(x=0): x += 1; y @= 2
-    s = b"a" r'\\d' \\
+    s = r'\\d' \\
         """text"""
 
 class A(B, metaclass=C):
@@ -60,7 +60,7 @@ def accepts(text: str) -> bool:
 
 
 def test_agrees_with_ast_on_damaged_sources() -> None:
-    texts = [*mutants(SAMPLE.replace('b"a" r', "r"), 1500), *mutants(SOURCE[:4000].rpartition("\n\n")[0], 800, seed=1)]
+    texts = [*mutants(SAMPLE, 1500), *mutants(SOURCE[:4000].rpartition("\n\n")[0], 800, seed=1)]
     truth = [reference(text) for text in texts]
     differ = [text for text, valid in zip(texts, truth, strict=True) if accepts(text) != valid]
     # Where they differ, the text is right in a newer Python, and right in this one when written the older way.

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -124,6 +125,12 @@ def sandbox(request: pytest.FixtureRequest) -> Sandbox:
 
 def test_some_walls_work_here() -> None:
     assert WALLS, [find.obstacle(walls) for walls in EVERY_WALLS]
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_both_kinds_of_namespaces_work_or_neither() -> None:
+    """Broken walls must not drop out of the tests as walls that this machine refuses would."""
+    assert (find.obstacle(Bubblewrap()) is None) == (find.obstacle(Native()) is None), find.obstacle(Bubblewrap())
 
 
 @pytest.mark.parametrize("path", ATTACKS, ids=name)

@@ -177,6 +177,7 @@ def test_thoughts_and_end_tokens_are_no_part_of_the_answer(before: str, after: s
             "<function=add><parameter=a>1</parameter><parameter=a>2</parameter></function>",
             "parameter 'a' is given twice",
         ),
+        ("<function=add ></function>", "unknown tool 'add '; did you mean 'add'?"),
         ("<function=add><parameter=a>1<parameter=b>2</parameter></function>", "'a' is not closed by </parameter>"),
         ("<function=add><parameter=a>1</function>", "'a' is not closed by </parameter>"),
         ('{"name": "add"}', "the arguments of 'add' must be an object"),

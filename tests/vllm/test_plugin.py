@@ -1,6 +1,7 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from draftgate.engines.vllm import admission, plugin, sampler
 from draftgate.engines.vllm.hooks import HOOKS, Hook
 from draftgate.engines.vllm.lengths import Lengths, Reach, reach
 from draftgate.engines.vllm.plugin import PLUGIN, Plugin, register
+from draftgate.engines.vllm.recording import folders, trace_setup
 from draftgate.engines.vllm.rows import Ask, Roster, asked, policy_of, unfit
 from draftgate.engines.vllm.source import SOURCE, PolicySource
 from draftgate.engines.vllm.tables import PolicyTables
@@ -29,7 +31,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
 
 K = 5
 PROMPTS = (
-    "def total(items):\n    result = 0\n    for item in items:\n        result += item\n    return result\n\ndef total(",
+    "def total(items):\n    result = 0\n    for item in items:\n        result += item\n    return result\n\n"
+    "def total(",
     "Repeat: a b c d a b c d a b c d a b",
     "The quick brown fox jumps over",
 )
@@ -38,7 +41,7 @@ EXACT = Policy("exact-5", "exact", length=Fixed(K))
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of a batch: tokens of each request, drafted and accepted tokens."""
+    """What came of a batch, by request: tokens, and how many were drafted and accepted."""
 
     tokens: list[list[int]]
     drafted: list[int]
@@ -87,9 +90,17 @@ class Server:
         )
 
 
+_NGRAM = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+
+
 @pytest.fixture(scope="module")
-def ngram(smollm2_dir: Path) -> Server:
-    return Server(smollm2_dir, {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1})
+def smollm2(smollm2_dir: Path) -> Server:
+    return Server(smollm2_dir, _NGRAM)
+
+
+@pytest.fixture(scope="module")
+def ngram(tiny_dir: Path) -> Server:
+    return Server(tiny_dir, _NGRAM)
 
 
 @pytest.fixture(scope="module")
@@ -141,11 +152,11 @@ class TestOnRealEngine:
             for row in (0, 2):
                 assert mixed.tokens[row] == alone.tokens[row]
 
-    def test_lower_thresholds_accept_more(self, server: Server) -> None:
-        rates = [server.run(loose(tau), max_tokens=60).rate for tau in (1.0, 0.2, 0.05, 0.01, 0.0)]
-        assert rates[0] == server.run(None, max_tokens=60).rate
+    def test_lower_thresholds_accept_more(self, smollm2: Server) -> None:
+        rates = [smollm2.run(loose(tau)).rate for tau in (1.0, 0.2, 0.05, 0.01, 0.0)]
+        assert rates[0] == smollm2.run(None).rate
         assert rates[-1] == 1.0
-        assert all(low <= high + 0.03 for low, high in zip(rates, rates[1:], strict=False))  # texts differ
+        assert all(low <= high + 0.03 for low, high in pairwise(rates))  # their texts differ
         assert rates[3] > rates[0] + 0.1
 
     def test_strict_threshold_keeps_the_text_and_accepts_less(self, server: Server) -> None:
@@ -275,18 +286,16 @@ class TestOnRealEngine:
     def test_share_of_requests(self, ngram: Server) -> None:
         assert self._recorded(ngram, EXACT, share=0.0) == []
 
-    def test_replay_of_the_trace_predicts_the_server(self, ngram: Server, tmp_path: Path) -> None:
-        from draftgate.engines.vllm.recording import folders, trace_setup
-
-        config = ngram.llm.llm_engine.vllm_config
+    def test_replay_of_the_trace_predicts_the_server(self, smollm2: Server, tmp_path: Path) -> None:
+        config = smollm2.llm.llm_engine.vllm_config
         PLUGIN.record(folders(tmp_path, trace_setup(config)))
-        live = ngram.run(EXACT, max_tokens=80)
+        live = smollm2.run(EXACT, max_tokens=60)
         PLUGIN.stop_recording()
         trace = tmp_path / "greedy"
         assert TraceStore(trace).setup().engine == "vllm"
         (same, short) = replay(trace, [EXACT, Policy("two", length=Fixed(2))], None)["arms"]
         assert same["acceptance_rate"] == pytest.approx(live.rate, rel=0.05)  # vLLM counts drafts beyond the end
-        two = ngram.run(Policy("two", length=Fixed(2)), max_tokens=80)
+        two = smollm2.run(Policy("two", length=Fixed(2)), max_tokens=60)
         assert short["acceptance_rate"] == pytest.approx(two.rate, rel=0.2)
 
     def test_stop_tokens_end_the_record_as_they_end_the_request(self, ngram: Server) -> None:

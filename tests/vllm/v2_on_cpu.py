@@ -34,7 +34,10 @@ POLICIES = PolicySet((Policy("own", "exact", length=Fixed(K)), STRICT, Policy("o
 def generate(llm: Any, temperature: float, asks: list[str | None]) -> list[dict[str, Any]]:
     params = [
         SamplingParams(
-            temperature=temperature, max_tokens=16, seed=i, extra_args=None if ask is None else {"draftgate_policy": ask}
+            temperature=temperature,
+            max_tokens=16,
+            seed=i,
+            extra_args=None if ask is None else {"draftgate_policy": ask},
         )
         for i, ask in enumerate(asks)
     ]
@@ -80,7 +83,7 @@ def main() -> None:
         enforce_eager=True,
         max_model_len=128,
         max_num_seqs=4,
-        # The model drafts for itself: what is seen is the runner, not a gain. (Its n-gram kernel cannot be interpreted.)
+        # The model drafts for itself: this shows the runner, not a gain. (Its n-gram kernel cannot be interpreted.)
         speculative_config={"method": "draft_model", "model": sys.argv[1], "num_speculative_tokens": K},
         per_request_spec_decode_metrics="detailed",
     )

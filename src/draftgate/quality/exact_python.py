@@ -102,16 +102,24 @@ def older(text: str) -> str:
         return text
     source = text.encode()
     found = QueryCursor(Query(_python(), _NEWER)).captures(Parser(_python()).parse(source).root_node)
-    edited = bytearray(source)
-    for node in found.get("type", ()):  # "type X = ..." becomes "_  . X = ...": an assignment, too
-        edited[node.start_byte : node.end_byte] = b"_  ."
-    for node in found.get("parameters", ()):
-        _blank(edited, node.start_byte, node.end_byte)
-    for first, second in pairwise(found.get("caught", ())):  # of one clause, or the last and first of two
-        if first.parent == second.parent:
-            _blank(edited, first.end_byte, second.end_byte)
-    _replace_strings(edited, found.get("string", ()))
-    return edited.decode()
+    # "type X = ..." becomes "_  . X = ...": an assignment, too.
+    edits = [(node.start_byte, node.end_byte, b"_  .") for node in found.get("type", ())]
+    edits += [_blanked(source, node.start_byte, node.end_byte) for node in found.get("parameters", ())]
+    for first, second in pairwise(found.get("caught", ())):
+        if first.parent == second.parent:  # not the last and the first of two clauses
+            edits.append(_blanked(source, first.end_byte, second.end_byte))
+    edits += [_plain_string(source, node) for node in found.get("string", ()) if _is_formatted(node)]
+    return _edited(source, edits).decode()
+
+
+def _edited(source: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
+    """An edit is start, end and what stands there instead; one inside another falls away."""
+    parts, at = [], 0
+    for start, end, new in sorted(edits):
+        if start >= at:
+            parts += [source[at:start], new]
+            at = end
+    return b"".join((*parts, source[at:]))
 
 
 _NEWER = """
@@ -120,6 +128,8 @@ _NEWER = """
 (type_alias_statement "type" @type)
 (type_alias_statement left: (type (generic_type (type_parameter) @parameters)))
 (except_clause value: (_) @caught)
+(ERROR ["def" "class"] . (identifier) . (type_parameter) @parameters)
+(ERROR "type" @type . (type (generic_type (type_parameter) @parameters)))
 (string (interpolation)) @string
 ((string (string_start) @_start) @string (#match? @_start "^[rR]?[tT]"))
 """
@@ -131,20 +141,15 @@ def _python() -> "Language":
     return language(require("tree_sitter_python", "quality").language())
 
 
-def _blank(source: bytearray, start: int, end: int) -> None:
-    source[start:end] = bytes(byte if byte == 0x0A else 0x20 for byte in source[start:end])
+def _blanked(source: bytes, start: int, end: int) -> tuple[int, int, bytes]:
+    return start, end, bytes(byte if byte == 0x0A else 0x20 for byte in source[start:end])
 
 
-def _replace_strings(source: bytearray, strings: "list[Node] | tuple[Node, ...]") -> None:
-    """Put a plain string where an f-string stands that is right, if newer; those inside of it go with it."""
-    end = 0
-    for node in sorted(strings, key=lambda node: node.start_byte):
-        if node.start_byte >= end and _is_formatted(node):
-            end = node.end_byte
-            _blank(source, node.start_byte, end)
-            quotes = b'"""' if 0x0A in source[node.start_byte : end] else b'"'
-            source[node.start_byte : node.start_byte + len(quotes)] = quotes
-            source[end - len(quotes) : end] = quotes
+def _plain_string(source: bytes, node: "Node") -> tuple[int, int, bytes]:
+    """As long as the f-string where it has one line, as high where it has several."""
+    lines = source.count(b"\n", node.start_byte, node.end_byte)
+    width = node.end_byte - node.start_byte - 2
+    return node.start_byte, node.end_byte, b'"""%b"""' % (b"\n" * lines) if lines else b'"%b"' % (b" " * width)
 
 
 def _is_formatted(string: "Node") -> bool:

@@ -105,7 +105,7 @@ def name_in_tag(text: str, at: int) -> tuple[str, int]:
         raise Cut
     if text[name.end()] != ">":
         raise Broken(f"the tag is not closed by '>' after {short(name[0])}", at)
-    return name[0].strip(), name.end() + 1
+    return name[0], name.end() + 1  # as it stands: engines do not strip it, either
 
 
 def word(text: str, at: int) -> tuple[str, int]:

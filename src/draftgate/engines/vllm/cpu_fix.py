@@ -29,7 +29,8 @@ def expands_wrongly(kernels: ModuleType) -> bool:
     """Whether the kernel in module `cpu_triton_utils` leaves a float output as it was."""
     values, ends, output = torch.tensor([0.5, 3.0]), torch.tensor([2, 3], dtype=torch.int32), torch.full((3,), -1.0)
     kernels._expand_kernel_impl(output, values, ends, 0, 1)
-    return output.tolist() != [0.5, 0.5, 3.0]
+    found: list[float] = output.tolist()
+    return found != [0.5, 0.5, 3.0]
 
 
 def repair() -> bool:

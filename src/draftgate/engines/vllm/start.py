@@ -19,6 +19,7 @@ _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # steps are taken here
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for results
     "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_CPU_KVCACHE_SPACE": "4",  # GiB, on a CPU: else vLLM takes 92% of the machine's memory for itself
 }
 
 

@@ -89,8 +89,8 @@ class PolicyTables:
         """Put a policy into a slot. Call it between steps, on the stream that the steps run on.
 
         Raises:
-            ConfigError: no such slot, a position schedule of too many points, tokens that the policy wants truncated, or
-                category offsets before `load_categories`.
+            ConfigError: no such slot, a position schedule of too many points, a policy that truncates, or category
+                offsets before `load_categories`.
         """
         if not 0 <= slot < len(self):
             raise ConfigError(f"policy '{policy.name}': slot must be in [0, {len(self)}) but got {slot}")

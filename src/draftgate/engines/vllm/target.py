@@ -56,7 +56,7 @@ class Target:
     def _read(self, tokens: Tensor, needs: frozenset[str]) -> tuple[Tensor, ...]:
         tokens_n, vocabulary = self.logits.shape
         rows = max(1, _BLOCK // vocabulary) if self.logits.device.type == "cpu" else tokens_n
-        blocks = zip(self.logits.split(rows), tokens[:, None].split(rows), strict=True)
+        blocks = zip(torch.split(self.logits, rows), torch.split(tokens[:, None], rows), strict=True)
         fields = zip(*(_row_scores(logits, own, needs) for logits, own in blocks), strict=True)
         return tuple(torch.cat(field) for field in fields)
 
@@ -76,7 +76,8 @@ def _row_scores(logits: Tensor, tokens: Tensor, needs: frozenset[str]) -> tuple[
 def _entropy(logits: Tensor, probs: Tensor, top: Tensor) -> Tensor:
     """H = log Z - E[s], with s the logits less their greatest and Z = sum exp(s) = 1 / top."""
     shifted = (logits - logits.amax(1, keepdim=True)).clamp_(min=_FLOOR)
-    return -(top.log() + torch.linalg.vecdot(probs, shifted))
+    entropy: Tensor = -(top.log() + torch.linalg.vecdot(probs, shifted))
+    return entropy
 
 
 def recovered(

@@ -1,8 +1,8 @@
 """One verification of a whole batch in torch: which drafted tokens are kept, and what follows them.
 
-The layout is that of vLLM's V1 sampler (`vllm/v1/sample/rejection_sampler.py`, 0.32): the N drafted tokens of R requests
-lie one after the other, and row i of the logits [N, V] scores drafted token i. Only the first rejected token of a request
-needs a replacement, so laws are read for R rows, not N.
+The layout is that of vLLM's V1 sampler (`vllm/v1/sample/rejection_sampler.py`, 0.32): the N drafted tokens of R
+requests lie one after the other, and row i of the logits [N, V] scores drafted token i. Only the first rejected token
+of a request needs a replacement, so laws are read for R rows, not N.
 
 Nothing waits for the device: no value is read back, and no shape depends on one.
 """
