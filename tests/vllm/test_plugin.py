@@ -27,7 +27,7 @@ from draftgate.trace.records import RequestRecord, StepRecord
 from draftgate.trace.store import TraceStore
 from vllm import LLM, SamplingParams
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of what vLLM imports
+pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM and what it imports warn a lot
 
 K = 5
 PROMPTS = (
@@ -41,7 +41,7 @@ EXACT = Policy("exact-5", "exact", length=Fixed(K))
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of a batch, by request: tokens, and how many were drafted and accepted."""
+    """What came of a batch, by request."""
 
     tokens: list[list[int]]
     drafted: list[int]

@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -51,8 +52,7 @@ def start(
     if taken := sorted(ours.keys() & options.keys()):
         raise ConfigError(f"engine option '{taken[0]}' is set by draftgate; leave it out")
     os.environ |= {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
-    if threads is not None:
-        require("torch", "vllm").set_num_threads(threads)
+    _keep_threads(threads)
     vllm = require("vllm", "vllm")
     register()  # the entry point does it too, but not where VLLM_PLUGINS leaves it out
     _allow_a_second_engine()
@@ -63,6 +63,14 @@ def start(
         raise ModelError(f"{target}: cannot be loaded: {error}") from error
     except (ValueError, TypeError, NotImplementedError, ImportError) as error:
         raise ConfigError(f"vLLM refuses this configuration: {error}") from error
+
+
+def _keep_threads(threads: int | None) -> None:
+    """Set CPU threads, and keep them: the n-gram drafter's numba else sets OpenMP's count to all processors."""
+    wanted = os.environ.get("OMP_NUM_THREADS") if threads is None else str(threads)
+    if wanted is not None and wanted.isdecimal():
+        os.environ.setdefault("NUMBA_NUM_THREADS", wanted)
+        require("torch", "vllm").set_num_threads(int(wanted))
 
 
 def _allow_a_second_engine() -> None:
@@ -85,12 +93,14 @@ def _allow_a_second_engine() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Send what C++ libraries print on stdout to stderr."""
+    """Send what C++ libraries print on stdout to stderr, and leave what libraries deprecate to them."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         os.dup2(kept, 1)
         os.close(kept)
