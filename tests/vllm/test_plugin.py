@@ -1,5 +1,6 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -31,8 +32,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM and what it imports wa
 
 K = 5
 PROMPTS = (
-    "def total(items):\n    result = 0\n    for item in items:\n        result += item\n    return result\n\n"
-    "def total(",
+    (
+        "def total(items):\n    result = 0\n    for item in items:\n        result += item\n    return result\n\n"
+        "def total("
+    ),
     "Repeat: a b c d a b c d a b c d a b",
     "The quick brown fox jumps over",
 )
@@ -126,6 +129,19 @@ def untouched() -> Iterator[None]:
     PLUGIN.faults.counts.clear()
     PLUGIN.faults.first.clear()
     assert not faults
+
+
+@contextmanager
+def logged(name: str) -> Iterator[list[str]]:
+    """Lines of one logger."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger(name)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield lines
+    logger.removeHandler(handler)
 
 
 def loose(tau: float, name: str = "loose", **more: Any) -> Policy:
@@ -322,55 +338,45 @@ class TestOnRealEngine:
 class TestFailures:
     """vLLM's own tokens, one line, and a count."""
 
-    def _run(self, server: Server, caplog: pytest.LogCaptureFixture) -> tuple[Ran, list[str], dict[str, int]]:
-        log = logging.getLogger("vllm.draftgate")
-        log.addHandler(caplog.handler)
-        try:
+    def _run(self, server: Server) -> tuple[Ran, list[str], dict[str, int]]:
+        with logged("vllm.draftgate") as lines:
             ran = server.run(loose(0.0))
-        finally:
-            log.removeHandler(caplog.handler)
         counts = dict(PLUGIN.faults.counts)
         PLUGIN.faults.counts.clear()
         PLUGIN.faults.first.clear()
-        return ran, [r.getMessage() for r in caplog.records if r.name == "vllm.draftgate"], counts
+        return ran, lines, counts
 
-    def test_a_rule_that_fails(
-        self, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_rule_that_fails(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         def fails(*_: Any, **__: Any) -> Any:
             raise torch.OutOfMemoryError("no room")
 
         own = server.run(None)
         monkeypatch.setattr(sampler, "verify_v1", fails)
-        ran, lines, counts = self._run(server, caplog)
+        ran, lines, counts = self._run(server)
         assert ran == own
         assert len(lines) == 1
         assert "no room" in lines[0]
         assert counts["v1.rule"] > 5
 
     @pytest.mark.parametrize("renamed", ["input_batch", "positions"])
-    def test_data_of_the_runner_that_moved(
-        self, ngram: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, renamed: str
-    ) -> None:
+    def test_data_of_the_runner_that_moved(self, ngram: Server, monkeypatch: pytest.MonkeyPatch, renamed: str) -> None:
         own = ngram.run(None)
         for state in PLUGIN.runners.values():
             hidden = {name: value for name, value in vars(state._runner).items() if name != renamed}
             monkeypatch.setattr(state, "_runner", SimpleNamespace(**hidden))
-        ran, lines, counts = self._run(ngram, caplog)
+        ran, lines, counts = self._run(ngram)
         assert ran == own
         assert len(lines) == 1
         assert renamed in lines[0]
         assert sum(counts.values()) > 5
 
-    def test_tables_that_cannot_hold_a_policy(
-        self, ngram: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_tables_that_cannot_hold_a_policy(self, ngram: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*_: Any) -> None:
             raise ConfigError("does not fit")
 
         own = ngram.run(None)
         monkeypatch.setattr(PolicyTables, "set", full)
-        ran, lines, counts = self._run(ngram, caplog)
+        ran, lines, counts = self._run(ngram)
         assert ran == own
         assert len(lines) == 1
         assert counts == {"v1.execute": 1}
@@ -380,7 +386,6 @@ class TestFailures:
         self,
         hook: str,
         monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
     ) -> None:
         """As with a vLLM of another release: what is left is installed, and what is missing is told once."""
         pristine(monkeypatch)
@@ -390,9 +395,8 @@ class TestFailures:
         fresh = Plugin()
         fresh.log = logging.getLogger("test.fresh")
         fresh.faults._log = fresh.log
-        with caplog.at_level(logging.INFO, logger="test.fresh"):
+        with logged("test.fresh") as lines:
             fresh.install()
-        lines = [record.getMessage() for record in caplog.records]
         assert [hook in fresh.missing, len(fresh.missing)] == [True, 1]
         assert sum("_renamed is not there" in line and "draftgate: " + hook in line for line in lines) == 1
         assert fresh.faults.counts == {hook: 1}
@@ -412,9 +416,7 @@ def pristine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(SOURCE, name, getattr(SOURCE, name))
 
 
-def test_renamed_rule_leaves_a_real_engine_exact(
-    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_renamed_rule_leaves_a_real_engine_exact(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pristine(monkeypatch)
     register()
     method = {"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 1}
