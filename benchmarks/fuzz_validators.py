@@ -22,29 +22,12 @@ from draftgate.quality.languages import checkable
 HERE = Path(__file__).parent
 SNIPPETS = [path.read_text("utf-8") for path in sorted((HERE.parent / "tests" / "quality" / "snippets").iterdir())]
 MUTANTS = runpy.run_path(str(HERE / "validators.py"))["mutants"]
-BRACKETS = "( ) [ ] { } < > \" ' ` \\ / # * - + = : ; , . | & % $ @ ! ? ~ ^".split()
-PAIRS = [
-    "/*",
-    "*/",
-    "//",
-    "<!--",
-    "-->",
-    '"""',
-    "'''",
-    "```",
-    "<<A",
-    "${",
-    "#{",
-    "%w(",
-    "->",
-    "=>",
-    "&&",
-    "\n",
-    "\t",
-    "  ",
+MARKS = [
+    *"()[]{}<>\"'`\\/#*-+=:;,.|&%$@!?~^1x\n\té\ufeff",
+    # Of more than one character: comments, quotes, expansions, operators, words, YAML and XML.
+    *("/*", "*/", "//", "<!--", "-->", '"""', "'''", "```", "<<A", "${", "#{", "%w(", "->", "=>", "&&"),
+    *("  ", "\r\n", "if ", "else", "def f", "class A", "for", "return ", "1e9", "&a ", "*a", "<a>", "</a>", "- "),
 ]
-WORDS = "if |else|def f|class A|for|return |x|1e9|é|\ufeff|&a |*a|<a>|</a>|- |\r\n".split("|")
-MARKS = [*BRACKETS, *PAIRS, *WORDS]
 SMALL = 8_000  # characters; the most an engine writes in a few thousand tokens
 SCHEMA = {"type": ["object", "array"], "properties": {"a": {"type": "string", "pattern": "^(a|b)*$"}}}
 
