@@ -4,6 +4,8 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,14 +104,13 @@ def _run(loop: "Loop", interval_s: float, ticks: int | None, health: str | None,
     from draftgate.control.health import notify, serving
 
     stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
     ticked_s = time.monotonic()
 
     def alive() -> bool:
         return time.monotonic() - ticked_s < 3 * interval_s + 30
 
-    with serving(health, alive, lambda: loop.controls and loop.fresh_s is not None):
+    ready = serving(health, alive, lambda: loop.controls and loop.fresh_s is not None)
+    with _set_by_signals(stopped), ready:
         notify("READY=1")
         done = 0
         while done != ticks and not (done and stopped.wait(interval_s)):
@@ -118,6 +119,17 @@ def _run(loop: "Loop", interval_s: float, ticks: int | None, health: str | None,
             notify("WATCHDOG=1")
         notify("STOPPING=1")
         loop.stop(on_exit)
+
+
+@contextmanager
+def _set_by_signals(stopped: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set an event meanwhile; afterwards they mean what they meant before."""
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _is_url(name: str) -> bool:
