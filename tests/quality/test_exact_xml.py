@@ -1,6 +1,6 @@
 import runpy
 from pathlib import Path
-from xml.etree import ElementTree
+from xml import sax
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from draftgate.quality.exact_xml import parse
 from draftgate.quality.judgement import Status
 
 mutants = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "validators.py"))["mutants"]
-SAMPLE = """<?xml version="1.0" encoding="UTF-8"?>
+SAMPLE = """<?xml version="1.0"?>
 <!-- orders -->
 <orders xmlns:x="urn:x" count='2'>
   <order id="1"><x:line price="4.90">Tea &amp; biscuits &#233;</x:line></order>
@@ -22,18 +22,15 @@ SAMPLE = """<?xml version="1.0" encoding="UTF-8"?>
 
 def reference(text: str) -> bool:
     try:
-        ElementTree.fromstring(text)
-    except ElementTree.ParseError:
+        sax.parseString(text.encode(), sax.ContentHandler())  # expat, without namespaces as XML 1.0 has it
+    except sax.SAXParseException:
         return False
     return True
 
 
 def test_agrees_with_expat_on_damaged_documents() -> None:
-    # ElementTree also resolves namespace prefixes, which well-formedness (XML 1.0) does not ask for.
-    texts = [*mutants(SAMPLE.replace("x:", "x-"), 2000), *mutants("<a b='1'><c>d</c>e</a>", 500, seed=1)]
-    texts = [text for text in texts if "x:" not in text and text == text.lstrip()]
+    texts = [*mutants(SAMPLE, 2000), *mutants("<a b='1'><c>d</c>e</a>", 500, seed=1)]
     truth = [reference(text) for text in texts]
-    assert len(texts) >= 2000
     assert [parse(text, cut=False).status is Status.VALID for text in texts] == truth
     assert 200 < sum(truth) < len(texts) - 500
 
@@ -54,7 +51,7 @@ def test_broken_before_the_end_stays_broken(broken: str) -> None:
 
 def test_a_place_counts_characters() -> None:
     (finding,) = parse("  <a>\n<b>\u00e9\u20ac</c></a>", cut=False).findings
-    assert (finding.message, finding.line, finding.column) == ("mismatched tag", 2, 8)
+    assert (finding.message, finding.line, finding.column) == ("mismatched tag", 2, 6)
 
 
 def test_a_declaration_may_name_another_encoding() -> None:

@@ -147,9 +147,10 @@ def test_the_verdict_is_what_the_intervals_show(seen: list[Outcome], gate: Gate)
         assert result.verdict is INCONCLUSIVE
         return
     base, arm = result.baseline_valid, result.valid
-    applies = gate.floor is not None and base.estimate is not None and base.estimate >= gate.floor
-    reached = not applies or (arm.low is not None and gate.floor is not None and arm.low >= gate.floor)
-    missed = applies and arm.high is not None and gate.floor is not None and arm.high < gate.floor
+    floor = 0.0 if gate.floor is None else gate.floor
+    waived = base.high is not None and base.high < floor
+    reached = waived or (arm.low or 0.0) >= floor
+    missed = arm.high is not None and arm.high < floor and base.estimate is not None and base.estimate >= floor
     assert (result.verdict is OK) == (low >= -gate.margin and reached)
     assert (result.verdict is FAILED) == (missed or (high < 0 and low < -gate.margin))
     assert (result.needed == 0) == (result.verdict is not INCONCLUSIVE)

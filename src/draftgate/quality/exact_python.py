@@ -105,7 +105,8 @@ def older(text: str) -> str:
     # "type X = ..." becomes "_  . X = ...": an assignment, too.
     edits = [(node.start_byte, node.end_byte, b"_  .") for node in found.get("type", ())]
     edits += [_blanked(source, node.start_byte, node.end_byte) for node in found.get("parameters", ())]
-    for first, second in pairwise(found.get("caught", ())):
+    caught = sorted(found.get("caught", ()), key=lambda node: node.start_byte)  # captures come in no order
+    for first, second in pairwise(caught):
         if first.parent == second.parent:  # not the last and the first of two clauses
             edits.append(_blanked(source, first.end_byte, second.end_byte))
     edits += [_plain_string(source, node) for node in found.get("string", ()) if _is_formatted(node)]

@@ -107,8 +107,11 @@ class Plugin:
                 return  # nothing drafts, so there is nothing to do
             tables = PolicyTables(runner.device, SLOTS)
             state = self.runners[runner] = kind(runner, SOURCE, tables)
+            try:
+                tables.load_categories(category_tables(_pieces(config.model_config)))
+            except Exception as error:  # tokenizers are of many kinds; policies without classes need none
+                self.faults.note("token classes", error)
             state.recording = recording_of(config, tables.device, self.faults)
-            tables.load_categories(category_tables(_pieces(config.model_config)))
 
         return observed(name, self.faults, before=lambda runner, *_, **__: runner, after=made)
 

@@ -121,7 +121,7 @@ class Recording:
             policy=policy.name,
             prompt_tokens=prompt,
             sampling=_sampling(params),
-            ending=Ending(frozenset(ends), min(params.max_tokens, self._longest - len(prompt))),
+            ending=Ending(frozenset(ends), min(params.max_tokens or self._longest, self._longest - len(prompt))),
         )
 
 

@@ -75,12 +75,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """A step in the ring: words from `start`, freed with `end` once `done` has passed."""
+    """A step in the ring: words from `start`, freed with `end` once `done` has passed.
 
-    part: Part
+    It holds no tensor of the device: `shape` is that of the sampled tokens, `width` the number of drafted ones.
+    """
+
+    rows: Sequence[Row]
+    batch: int
+    draft: tuple[Mark, Mark] | None
+    verify: tuple[Mark, Mark]
+    shape: tuple[int, int]
+    width: int
     start: int
     end: int
-    drafted: int
     at_s: float
     done: Mark
 
@@ -130,7 +137,6 @@ class Recorder:
 
     def step(self, part: Part) -> None:
         """A step was sampled. Only kernels are launched here; nothing waits for the device."""
-        drafted = len(part.columns[0]) if part.columns else 0
         vectors = [v if v.dtype == torch.int32 else v.view(torch.int32) for v in part.columns]
         words = torch.cat([*vectors, part.sampled.to(torch.int32).flatten()])
         claim = self._ring.claim(len(words))
@@ -139,7 +145,21 @@ class Recorder:
             return
         start, end = claim
         self._ring.memory[start : start + len(words)].copy_(words, non_blocking=True)
-        self._send(_Copied(part, start, end, drafted, time.perf_counter(), mark(self._device)))
+        rows, width = part.sampled.shape
+        self._send(
+            _Copied(
+                rows=part.rows,
+                batch=part.batch,
+                draft=part.draft,
+                verify=part.verify,
+                shape=(rows, width),
+                width=len(part.columns[0]) if part.columns else 0,
+                start=start,
+                end=end,
+                at_s=time.perf_counter(),
+                done=mark(self._device),
+            )
+        )
 
     def flush(self, timeout_s: float) -> bool:
         """Write what has ended so far; False when that took longer than the timeout."""
@@ -182,16 +202,15 @@ class Recorder:
         return message is not None
 
     def _take(self, step: _Copied) -> None:
-        part = step.part
         seconds(step.done, step.done)  # waits for the copy
-        shape = part.sampled.shape
-        words = self._ring.array[step.start : step.start + step.drafted * _WIDTH + shape.numel()].copy()
+        drafted, (rows, places) = step.width * _WIDTH, step.shape
+        words = self._ring.array[step.start : step.start + drafted + rows * places].copy()
         self._ring.free(step.end)
-        columns = words[: step.drafted * _WIDTH].reshape(_WIDTH, step.drafted)
-        sampled = words[step.drafted * _WIDTH :].reshape(shape)
-        draft_s = 0.0 if part.draft is None else seconds(*part.draft) / part.batch
-        verify_s = seconds(*part.verify)
-        for row in part.rows:
+        columns = words[:drafted].reshape(_WIDTH, step.width)
+        sampled = words[drafted:].reshape(step.shape)
+        draft_s = 0.0 if step.draft is None else seconds(*step.draft) / step.batch
+        verify_s = seconds(*step.verify)
+        for row in step.rows:
             if (transcript := self._open.get(row.request)) is None:
                 continue
             tokens = sampled[row.row]
@@ -200,7 +219,7 @@ class Recorder:
                 transcript.prefill(verify_s)
                 continue
             mine = _columns(columns, slice(row.start, row.start + row.drafted_n))
-            transcript.take(Taken(tokens, mine, part.batch, draft_s, verify_s, step.at_s))
+            transcript.take(Taken(tokens, mine, step.batch, draft_s, verify_s, step.at_s))
             if transcript.finish:
                 self._ended.append(self._open.pop(row.request))
 

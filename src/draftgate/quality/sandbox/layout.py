@@ -57,8 +57,8 @@ def fresh_uid() -> int | None:
     highest = max(int(first) + int(count) - 1 for first, _, count in map(str.split, lines))
     if highest >= _FIRST_UNUSED_UID + _UNUSED_UIDS:
         return _FIRST_UNUSED_UID + secrets.randbelow(_UNUSED_UIDS)
-    # A container that maps fewer: its last thousand but one, which is nobody.
-    return highest - 2 - secrets.randbelow(1000) if highest > 10_000 else None
+    # A container that maps fewer: a thousand of its last, below 65,534, which is nobody.
+    return min(highest, 65_535) - 2 - secrets.randbelow(1000) if highest > 10_000 else None
 
 
 def tasks_of_user() -> int:
