@@ -120,6 +120,7 @@ class _Interrupted(FakeEngine):
     def generate(self, requests, policy, record=False):
         self.calls += 1
         if self.calls == 30:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background starts without one
             signal.raise_signal(signal.SIGINT)
         return super().generate(requests, policy, record)
 
