@@ -10,6 +10,7 @@ decides (`codeop`). An error in the last line of a cut text is not seen.
 """
 
 import ast
+import re
 import sys
 import warnings
 from functools import cache
@@ -20,7 +21,7 @@ from draftgate.errors import require
 from draftgate.quality.judgement import Finding, Reading, Status
 
 if TYPE_CHECKING:
-    from tree_sitter import Language, Node
+    from tree_sitter import Language, Node, Query
 
 __all__ = ["older", "parse"]
 
@@ -96,12 +97,12 @@ def older(text: str) -> str:
     >>> older("type Pair[T] = tuple[T, T]")
     '_  . Pair    = tuple[T, T]'
     """
-    from tree_sitter import Parser, Query, QueryCursor
+    from tree_sitter import Parser, QueryCursor
 
-    if sys.version_info >= _NEWEST:
+    if sys.version_info >= _NEWEST or not _HINT.search(text):
         return text
     source = text.encode()
-    found = QueryCursor(Query(_python(), _NEWER)).captures(Parser(_python()).parse(source).root_node)
+    found = QueryCursor(_newer()).captures(Parser(_python()).parse(source).root_node)
     # "type X = ..." becomes "_  . X = ...": an assignment, too.
     edits = [(node.start_byte, node.end_byte, b"_  .") for node in found.get("type", ())]
     edits += [_blanked(source, node.start_byte, node.end_byte) for node in found.get("parameters", ())]
@@ -111,6 +112,9 @@ def older(text: str) -> str:
             edits.append(_blanked(source, first.end_byte, second.end_byte))
     edits += [_plain_string(source, node) for node in found.get("string", ()) if _is_formatted(node)]
     return _edited(source, edits).decode()
+
+
+_HINT = re.compile(r"\btype\b|\bexcept\b|\b(?:def|class)\s++\w++\s*+\[|\b[rR]?[fFtT][rR]?['\"]")  # cheaper than a tree
 
 
 def _edited(source: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
@@ -140,6 +144,13 @@ _NEWER = """
 def _python() -> "Language":
     language: type[Language] = require("tree_sitter", "quality").Language
     return language(require("tree_sitter_python", "quality").language())
+
+
+@cache
+def _newer() -> "Query":
+    from tree_sitter import Query
+
+    return Query(_python(), _NEWER)
 
 
 def _blanked(source: bytes, start: int, end: int) -> tuple[int, int, bytes]:
