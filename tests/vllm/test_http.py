@@ -17,6 +17,7 @@ from draftgate.engines.vllm.metrics import of_request, read_counters
 from draftgate.engines.vllm.offline import VllmOffline
 from draftgate.errors import ConfigError, EngineError
 from draftgate.experiment.bench import bench
+from draftgate.experiment.judging import GateSettings
 from draftgate.experiment.watch import Silent
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import NONE, Policy
@@ -24,7 +25,7 @@ from draftgate.policy.policyset import PolicySet, dump
 from draftgate.testing.engine import EngineContract, assert_tiled
 from draftgate.workload.prompt import Message, Prompt, Workload
 
-K = 5
+K = 7  # the longest draft that the suite asks for
 NGRAM = {"method": "ngram", "num_speculative_tokens": K, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
 OPTIONS = ["--served-model-name", "tiny", "--enforce-eager", "--dtype", "float32", "--max-model-len", "256"]
 REPEAT = Prompt(id="repeat", prompt="a = 1\nb = 2\nc = 3\na = 1\nb = 2\nc = 3\na = 1\nb =", language="python")
@@ -117,7 +118,7 @@ def test_closing_puts_the_servers_policies_back(client: Client) -> None:
 def test_bench_over_http(server: VllmServer) -> None:
     prompts = tuple(replace(REPEAT, id=f"p{i}", prompt=f"{REPEAT.prompt} {i}") for i in range(4))
     arms = [Policy("exact", length=Fixed(3)), Policy("loose", "threshold-or-lossless", 0.05, length=Fixed(K))]
-    result = bench(server, Workload("w", prompts), arms, Sampling(), 24, 1.0, None, Silent())
+    result = bench(server, Workload("w", prompts), arms, Sampling(), 24, 1.0, None, Silent(), GateSettings())
     by_name = {arm["arm"]: arm for arm in result["arms"]}
     assert by_name["exact"]["coverage"] > 0
     assert by_name["none"]["coverage"] == 0
