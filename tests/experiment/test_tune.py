@@ -20,6 +20,7 @@ from draftgate.policy.file import load, resolve
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import NONE, Policy
 from draftgate.trace.store import TraceStore
+from draftgate.workload.packs import load as load_workload
 from draftgate.workload.prompt import Workload
 
 SETTINGS = Settings(budget_s=40.0, max_tokens=24)
@@ -192,6 +193,20 @@ def test_bench_keeps_nothing_unless_told(small_workload, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     benched(small_workload(6), [resolve("exact")], None)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_copying_at_tau_zero_drafts_most_and_fails_the_gate(llama):
+    """Every draft is kept, so each answer is the one in the prompt: well formed, for another customer."""
+    orders = load_workload(Path(__file__).parents[2] / "examples" / "orders.jsonl")
+    orders = replace(orders, prompts=orders.prompts[:16])
+    copying = Policy("copying", "threshold", 0.0, length=Fixed(7))
+    result = bench(llama, orders, [copying], Sampling(), 64, 3600.0, None, Silent(), GateSettings())
+    none, arm = result["arms"]
+    assert arm["acceptance_rate"] == 1.0
+    assert arm["acceptance_length"] > 7
+    assert none["valid"]["estimate"] > 0.6
+    assert arm["valid"]["estimate"] == 0.0
+    assert arm["quality"]["verdict"] == "failed"
 
 
 def test_replay_finds_the_costs_of_its_run_also_by_a_relative_path(small_workload, tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ collect_ignore = ["v2_on_cpu.py"]  # a program that a test runs
 
 def pytest_configure(config: pytest.Config) -> None:
     """What vLLM and torch say about each other's old names is theirs; warnings from our code stay errors."""
-    config.addinivalue_line("filterwarnings", r"ignore:::(torch|vllm|transformers|importlib)\b")
+    config.addinivalue_line("filterwarnings", r"ignore:::(torch|vllm|transformers|importlib|numba)\b")
 
 
 def cached(name: str) -> Path:

@@ -42,10 +42,11 @@ OPTIONS = (
 
 @dataclass
 class Server:
-    """A running server, its policy file, and a client that has its key."""
+    """A running server, its policy file, its log, and a client that has its key."""
 
     http: Any
     channel: Channel
+    log: Path
     model: str
 
     def get(self, path: str) -> Any:
@@ -91,11 +92,11 @@ def server(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             NGRAM,
             folder / "log",
             OPTIONS,
-            {"DRAFTGATE_POLICY": str(channel.path)},
+            {"DRAFTGATE_POLICY": str(channel.path), "DRAFTGATE_UNKNOWN": "refuse"},
         ) as url,
         httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=120) as client,
     ):
-        yield Server(client, channel, str(tiny_dir))
+        yield Server(client, channel, folder / "log", str(tiny_dir))
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +124,7 @@ def test_the_file_is_in_force_from_the_start_on_every_rank(server: Server) -> No
     }
 
 
-ROUTES = [("GET", "status"), ("GET", "policy"), ("PUT", "policy"), ("PUT", "speculation")]
+ROUTES = [("GET", "status"), ("GET", "metrics"), ("GET", "policy"), ("PUT", "policy"), ("PUT", "speculation")]
 
 
 @pytest.mark.parametrize(("method", "route"), ROUTES)
@@ -233,8 +234,24 @@ def test_a_bad_file_is_told_and_leaves_the_last_good_one(server: Server) -> None
     server.channel.write(MANY)
     status = until(server, lambda status: "up to 16 policies" in (status["file"]["error"] or ""))
     assert status["digest"] == ALWAYS.digest()
+    assert metrics(server)["draftgate_policy_file_ok"] == 0
     server.channel.write(NEVER)
     assert in_force(server, NEVER)["file"]["error"] is None
+    found = metrics(server)
+    assert found["draftgate_policy_file_ok"] == 1
+    assert found["draftgate_policy_file_refused_total"] == status["file"]["refused"] >= 2
+    assert found[f'draftgate_policy_info{{digest="{NEVER.digest()}"}}'] == 1
+    for told in ("'treshold'; did you mean 'threshold'?", "No such file", "up to 16 policies"):
+        lines = [line for line in server.log.read_text().splitlines() if "draftgate: " in line and told in line]
+        assert len(lines) == 1, told
+        assert f"policies {ALWAYS.digest()} stays in force" in lines[0]
+
+
+def metrics(server: Server) -> dict[str, float]:
+    """Every sample of draftgate's own route, by name and labels."""
+    lines = server.http.get("/draftgate/metrics").raise_for_status().text.splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
 
 
 # Load
@@ -317,6 +334,18 @@ def test_a_bad_order_about_speculation_is_a_400(server: Server, body: Any, messa
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
     assert server.get("/draftgate/status")["speculation"] == before
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [({"policy": "nevr"}, "did you mean 'never'"), ({"polcy": "never"}, "did you mean 'draftgate_policy'")],
+)
+def test_a_request_for_what_is_not_in_force_is_a_400(server: Server, ask: dict[str, str], message: str) -> None:
+    """The server was started with DRAFTGATE_UNKNOWN=refuse; otherwise the default policy serves the first."""
+    with pytest.raises(httpx.HTTPStatusError, match="400 Bad Request") as refused:
+        server.complete(**ask)
+    assert message in refused.value.response.text
+    assert server.complete(policy="never")[1] == 0
 
 
 def test_workloads_have_their_policies(server: Server) -> None:

@@ -1,4 +1,6 @@
+import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,9 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from vllm.exceptions import VLLMValidationError
 from vllm.platforms import current_platform
+from vllm.sampling_params import StructuredOutputsParams
 
-from draftgate.engines.vllm import admission, plugin, sampler
+from draftgate.engines.vllm import admission, control, plugin, sampler
+from draftgate.engines.vllm.control import Control
 from draftgate.engines.vllm.hooks import HOOKS, Hook
 from draftgate.engines.vllm.lengths import Lengths, Reach, reach
 from draftgate.engines.vllm.plugin import PLUGIN, Plugin, register
@@ -24,7 +29,7 @@ from draftgate.errors import ConfigError
 from draftgate.experiment.offline import replay
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
-from draftgate.policy.policyset import PolicySet
+from draftgate.policy.policyset import PolicySet, dump
 from draftgate.trace.records import RequestRecord, StepRecord
 from draftgate.trace.store import TraceStore
 from vllm import LLM, SamplingParams
@@ -87,6 +92,16 @@ class Server:
         **sampling: Any,
     ) -> Ran:
         SOURCE.set(PolicySet((policies,), policies.name) if isinstance(policies, Policy) else policies, limit_tok)
+        return self.generate(temperature, asks, max_tokens, **sampling)
+
+    def generate(
+        self,
+        temperature: float = 0.0,
+        asks: Sequence[dict[str, str] | None] = (None,) * len(PROMPTS),
+        max_tokens: int = 40,
+        **sampling: Any,
+    ) -> Ran:
+        """Under whatever is in force."""
         params = [
             SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=i, extra_args=ask, **sampling)
             for i, ask in enumerate(asks)
@@ -153,6 +168,9 @@ def logged(name: str) -> Iterator[list[str]]:
 
 def loose(tau: float, name: str = "loose", **more: Any) -> Policy:
     return Policy(name, "threshold-or-lossless", tau, length=Fixed(K), **more)
+
+
+LOOSE = loose(0.0)
 
 
 class TestOnRealEngine:
@@ -338,16 +356,55 @@ class TestOnRealEngine:
         assert any(runner["verified"] for runner in found["runners"])
 
     def test_wrong_arguments_are_refused_before_the_engine(self, ngram: Server) -> None:
-        with pytest.raises(ValueError, match="did you mean 'draftgate_policy'"):
+        with pytest.raises(VLLMValidationError, match="did you mean 'draftgate_policy'"):
             ngram.run(EXACT, asks=[{"draftgate_polcy": "x"}])
+
+    @pytest.mark.parametrize("temperature", [0.0, 1.0])
+    def test_grammars_hold_under_a_rule_that_keeps_everything(self, ngram: Server, temperature: float) -> None:
+        """vLLM takes from a draft what the grammar refuses, and masks what is drawn, before a rule sees either."""
+        grammar = StructuredOutputsParams(regex="( [abcd]){16}")
+        ran = ngram.run(loose(0.0), temperature, structured_outputs=grammar)
+        assert ran.accepted == ran.drafted
+        assert sum(ran.drafted) > 0
+        decode = ngram.llm.get_tokenizer().decode
+        assert all(re.fullmatch("( [abcd]){16}", decode(tokens, skip_special_tokens=True)) for tokens in ran.tokens)
+
+
+class TestPolicyFile:
+    """A file that cannot be used leaves what was in force, and log and status say why: at the start and later."""
+
+    def test_nothing_then_a_bad_one_then_a_good_one_then_a_bad_one(
+        self, ngram: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own, path = ngram.run(None), tmp_path / "policy.yaml"
+        core = ngram.llm.llm_engine.engine_core.engine_core
+        monkeypatch.setattr(core, "draftgate", Control(core, path), raising=False)
+        monkeypatch.setattr(control, "POLL_S", 0.0)
+        everything = PolicySet((loose(0.0),), "loose")
+        turns: list[tuple[str | None, str | None, bool]] = [
+            (None, "No such file", False),
+            ("draftgate: 1\nname: x\nrule: threshold\ntau: .nan", "must be a finite number but got nan", False),
+            (json.dumps(dump(everything)), None, True),
+            ("draftgate: 1\nname: x\nrule: threshold\ntau: 1.5", "tau must be in [0, 1] but got 1.5", True),
+        ]
+        for text, told, loosened in turns:
+            if text is not None:
+                path.write_text(text)
+            with logged("vllm.draftgate") as lines:
+                ran = ngram.generate()
+            assert ran.rate == 1.0 if loosened else ran == own
+            error = control.status(ngram.llm)["file"]["error"]
+            assert error is None if told is None else told in error
+            assert len(lines) == 1
+            assert (told or everything.digest()) in lines[0]
 
 
 class TestFailures:
     """vLLM's own tokens, one line, and a count."""
 
-    def _run(self, server: Server, name: str = "loose") -> tuple[Ran, list[str], dict[str, int]]:
+    def _run(self, server: Server, policy: Policy = LOOSE) -> tuple[Ran, list[str], dict[str, int]]:
         with logged("vllm.draftgate") as lines:
-            ran = server.run(loose(0.0, name))
+            ran = server.run(policy)
         counts = dict(PLUGIN.faults.counts)
         PLUGIN.faults.counts.clear()
         PLUGIN.faults.first.clear()
@@ -371,7 +428,8 @@ class TestFailures:
         for state in PLUGIN.runners.values():
             hidden = {name: value for name, value in vars(state._runner).items() if name != renamed}
             monkeypatch.setattr(state, "_runner", SimpleNamespace(**hidden))
-        ran, lines, counts = self._run(ngram)
+        scheduled = Policy("scheduled", "threshold-or-lossless", position=((0, 0.0), (9, 0.1)), length=Fixed(K))
+        ran, lines, counts = self._run(ngram, scheduled)
         assert ran == own
         assert len(lines) == 1
         assert renamed in lines[0]
@@ -383,7 +441,7 @@ class TestFailures:
 
         own = ngram.run(None)
         monkeypatch.setattr(PolicyTables, "set", full)
-        ran, lines, counts = self._run(ngram, "one that no slot holds yet")
+        ran, lines, counts = self._run(ngram, loose(0.0, "one that no slot holds yet"))
         assert ran == own
         assert len(lines) == 1
         assert counts == {"v1.execute": 1}
@@ -414,8 +472,6 @@ class TestFailures:
 
 def pristine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undo, after the test, whatever wraps vLLM's functions during it, and what it sets in the source."""
-    from draftgate.engines.vllm import control
-
     for hook in (*HOOKS.values(), *control.HOOKS.values()):
         owner, name = hook.owner()
         monkeypatch.setattr(owner, name, vars(owner)[name])
@@ -477,6 +533,8 @@ class TestUnfit:
         assert "up to 16 policies" in (unfit(PolicySet(many, "p0"), 16) or "")
         points = tuple((i, 0.5) for i in range(40))
         assert "position" in (unfit(PolicySet((Policy("p", "threshold", position=points),), "p"), 16) or "")
+        for drawn in (Policy("p", "lossless", draft_temperature=0.5), Policy("p", "lossless", draft_top_p=0.9)):
+            assert "draft_sample_method" in (unfit(PolicySet((drawn,), "p"), 16) or "")
         assert unfit(PolicySet(many[:16], "p0"), 16) is None
 
 
@@ -635,7 +693,7 @@ class TestAdmission:
     ) -> None:
         assert validate(draftgate_policy="other") == "fine"
         monkeypatch.setenv("DRAFTGATE_UNKNOWN", "refuse")
-        with pytest.raises(ValueError, match="no policy 'other' in force"):
+        with pytest.raises(VLLMValidationError, match="no policy 'other' in force"):
             validate(draftgate_policy="other")
 
     def test_pooling_requests_pass(self) -> None:

@@ -10,7 +10,7 @@ from draftgate.engines.vllm.tables import LANGUAGES, MAX_POINTS, PolicyTables, c
 from draftgate.errors import ConfigError
 from draftgate.policy.category import Category, category_table
 from draftgate.policy.policy import Policy
-from draftgate.policy.rules import RULES
+from draftgate.policy.rules import RULES, Scores
 
 PIECES = [b"x", b" if", b"(", b"12", b"  ", b"#", b"+", b""]
 
@@ -82,14 +82,36 @@ def test_a_policy_is_changed_in_place() -> None:
 
 
 def test_only_what_some_policy_needs_is_asked_for() -> None:
-    tables = loaded()
-    assert (tables.rules, tables.needs, tables.any_params) == (set(), set(), False)
+    tables, slots = loaded(), torch.zeros(1, dtype=torch.int64)
+    facts = tables.facts(slots)
+    assert (facts.rules, facts.needs, facts.params) == ((), set(), False)
     tables.set(0, Policy("a", "lossless"))
-    assert (tables.rules, tables.needs) == ({"lossless"}, set())
-    tables.set(3, Policy("b", "typical", 0.3))
-    assert (tables.rules, tables.needs, tables.any_params) == ({"lossless", "typical"}, {"p", "entropy"}, True)
+    assert (tables.facts(slots).rules, tables.facts(slots).needs) == (("lossless",), set())
+    tables.set(3, Policy("b", "typical", 0.3, category={"word": 0.1}))
+    facts = tables.facts(slots)
+    assert (facts.rules, facts.needs, facts.params) == (("lossless", "typical"), {"p", "entropy"}, True)
+    assert facts.category
+    assert (tables.facts(0).rules, tables.facts(0).category) == (("lossless",), False)
     tables.set(3, Policy("c", "threshold", 0.3))
-    assert (tables.needs, tables.any_params) == ({"p"}, False)
+    facts = tables.facts(slots)
+    assert (facts.needs, facts.params, facts.category) == ({"p"}, False, False)
+    tables.clear(1)
+    assert tables.facts(slots).rules == ("lossless",)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@given(data=st.data())
+def test_which_rules_keep_the_targets_choice_however_probable_it_is(rule: str, data: Any) -> None:
+    """As the rules themselves say, over all settings; of the others some setting refuses it."""
+    policy = data.draw(policies(rule))
+    p = data.draw(st.floats(2.0**-20, 1, width=32))
+    one = {name: np.array([value]) for name, value in {"p": p, "law": 1.0, "q": 1.0, "top": p, "entropy": 3.0}.items()}
+    scores = Scores(**one, rank=np.array([0]))
+    tau = policy.taus(np.zeros(1, np.uint8), np.zeros(1), None)
+    if loaded(policy).facts(0).keep_choice:
+        assert RULES[rule].accept(scores, tau, policy.params) == [1]
+    else:
+        assert rule in ("threshold", "typical", "topk-margin")
 
 
 def test_categories_are_those_of_the_tokens_in_the_requests_language() -> None:

@@ -75,7 +75,8 @@ def call(
 
 def rows(slots: list[int], language: int = 0, prompt: int = 3) -> Batch:
     n = len(slots)
-    return Batch(torch.tensor(slots), torch.full((n,), language), torch.full((n,), prompt), True)
+    only = slots[0] if len(set(slots)) == 1 else None
+    return Batch(torch.tensor(slots), torch.full((n,), language), torch.full((n,), prompt), True, only)
 
 
 def kept(row: torch.Tensor) -> list[int]:

@@ -59,10 +59,14 @@ def tables_of(policies: list[Policy], device: str = "cpu") -> PolicyTables:
     return tables
 
 
-def a_batch(rng: np.random.Generator, drawn: bool = False, padded: bool = False) -> tuple[Rows, Draft, Any, Any]:
+def a_batch(
+    rng: np.random.Generator, drawn: bool = False, padded: bool = False, even: bool = False
+) -> tuple[Rows, Draft, Any, Any]:
     """Rows, draft, logits and bonus tokens of up to 6 requests with up to 4 drafted tokens; ties among the logits."""
     counts = rng.integers(0, 5, rng.integers(1, 7))
     counts[0] = max(counts[0], 1)
+    if even:
+        counts[:] = counts[0]
     r, n = len(counts), int(counts.sum())
     logits = rng.choice([rng.normal(0, 2, (n, V)), rng.integers(-2, 3, (n, V))]).astype(np.float32)
     tokens = np.where(rng.random(n) < 0.6, logits.argmax(1), rng.integers(0, V, n)).astype(np.int32)
@@ -124,6 +128,26 @@ def test_recording_changes_no_token(tables: PolicyTables, seed: int, drawn: bool
     plain, recorded = (verify_batch(tables, rows, draft, logits, bonus, draws, greedy, record=r) for r in (False, True))
     assert texts(plain) == texts(recorded)
     assert plain.record is None
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "sampled", "mixed"])
+@given(seed=SEEDS, drawn=st.booleans(), padded=st.booleans(), even=st.booleans())
+def test_a_batch_of_one_policy_is_verified_as_one_among_others(
+    tables: PolicyTables, decoding: str, seed: int, drawn: bool, padded: bool, even: bool
+) -> None:
+    """What the host then knows saves work and changes no token: fewer rules, no gathers, rows that are not read."""
+    rng = np.random.default_rng(seed)
+    rows, draft, logits, bonus = a_batch(rng, drawn, padded, even)
+    n, r, slot = len(draft.tokens), len(bonus), int(rng.integers(len(POLICIES)))
+    draws = None
+    if decoding != "greedy":
+        draws = Draws(torch.from_numpy(rng.random(n)), torch.from_numpy(1 / rng.exponential(size=(r, V))).float())
+    greedy = torch.from_numpy(rng.random(r) < 0.5) if decoding == "mixed" else None
+    alike = replace(rows, slot=torch.full_like(rows.slot, slot))
+    alone = replace(alike, only=slot)
+    one, other = (verify_batch(tables, given, draft, logits, bonus, draws, greedy) for given in (alike, alone))
+    assert texts(one) == texts(other)
+    assert one.accepted.tolist() == other.accepted.tolist()
 
 
 def test_scores_of_a_cut_law() -> None:

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from draftgate.errors import WorkloadError
-from draftgate.workload import check, load, pack_names
+from draftgate.experiment.judging import task_of
+from draftgate.quality.judge import judge
+from draftgate.quality.judgement import Status
+from draftgate.workload import load, pack_names
 from draftgate.workload.prompt import Prompt
 
 PACKS = pack_names()
@@ -45,13 +48,13 @@ def test_shown_answers_pass_the_check(name: str) -> None:
     for prompt in load(name).prompts:
         answers = [message.content for message in prompt.messages or () if message.role == "assistant"]
         assert answers
-        assert all(check(prompt, answer, truncated=False) for answer in answers), prompt.id
+        assert {judge(task_of(prompt), answer).status for answer in answers} == {Status.VALID}, prompt.id
 
 
 def test_shown_python_is_a_sound_beginning() -> None:
     for prompt in (*load("code-completion").prompts, *load("code-edit").prompts):
         if prompt.language == "python":
-            assert check(prompt, "", truncated=True), prompt.id
+            assert judge(task_of(prompt), "", "length").status is Status.TRUNCATED, prompt.id
 
 
 def test_edits_leave_something_to_copy() -> None:

@@ -20,6 +20,8 @@ _VERBS = {
     "export": "Turn a policy into an engine's own settings.",
     "import": "Read a checkpoint's acceptance settings as a policy.",
     "control": "Keep a running engine on the setting that pays, and off while none does.",
+    "live": "Watch the control loop steer an engine of this process through phases of load.",
+    "observe": "Print the dashboard, alert rules and metrics of a controller.",
     "models": "List, fetch and locate models.",
 }
 

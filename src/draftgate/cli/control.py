@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from draftgate.control.loop import Loop, OnExit, Target
     from draftgate.control.source import Source
     from draftgate.cost.steps import StepCost
+    from draftgate.observe.attach import Sinks
     from draftgate.policy.policyset import PolicySet
 
 _CONTROLLERS = ("goodput", "pid", "pid-article", "schedule")
@@ -63,6 +64,14 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
 @click.option("--state", type=click.Path(path_type=Path), metavar="FILE", help="[default: beside the channel's file]")
 @click.option("--on-exit", default="keep", show_default=True, type=click.Choice(["keep", "restore", "off"]))
 @click.option("--health", metavar="[HOST:]PORT", help="Serve /healthz and /readyz there.")
+@click.option("--metrics-port", metavar="[HOST:]PORT", help="Serve what control sees to Prometheus there.")
+@click.option("--otlp", metavar="URL", help="Push it to this collector.  [default: OTEL_EXPORTER_OTLP_ENDPOINT, if set]")
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The engine's trace, to export acceptance by token category.",
+)
 @click.option("--seed", type=int, help="Of jitter and exploration.  [default: different each time]")
 @click.option("--dry-run", is_flag=True, help="Say what it would do; write nothing.")
 @click.option("--once", is_flag=True, help="Decide on what is there, and end.")
@@ -80,23 +89,26 @@ def command(channel: str, metrics: str, policies: Path | None, state: Path | Non
     from draftgate.control.assemble import lanes
     from draftgate.control.lease import Lease
     from draftgate.control.loop import Loop
+    from draftgate.observe.attach import watching
 
     scrapes, dry_run = _is_url(metrics), given["dry_run"]
     state_path = state or _state_beside(channel)
     base = _base(policies, channel, state_path)
-    loop = Loop(
-        base,
-        _source(metrics, given),
-        _target(channel),
-        lanes(base, not scrapes, _options(given), random.Random(given["seed"])),
-        state_path,
-        None if dry_run else Lease(state_path.with_name(state_path.name + ".lease"), time.monotonic),
-        lambda line: click.echo(json.dumps(line, allow_nan=False)),
-        dry_run=dry_run,
-    )
-    # One scrape shows totals; two show what happened between them.
-    ticks = None if not given["once"] else 2 if scrapes else 1
-    _run(loop, given["interval"], ticks, given["health"], given["on_exit"])
+    with watching(_sinks(channel, given), base.workloads, max(600.0, 3 * given["window_time"])) as watcher:
+        loop = Loop(
+            base,
+            _source(metrics, given),
+            _target(channel),
+            lanes(base, not scrapes, _options(given), random.Random(given["seed"])),
+            state_path,
+            None if dry_run else Lease(state_path.with_name(state_path.name + ".lease"), time.monotonic),
+            lambda line: click.echo(json.dumps(line, allow_nan=False)),
+            dry_run=dry_run,
+            watcher=watcher,
+        )
+        # One scrape shows totals; two show what happened between them.
+        ticks = None if not given["once"] else 2 if scrapes else 1
+        _run(loop, given["interval"], ticks, given["health"], given["on_exit"])
 
 
 def _run(loop: "Loop", interval_s: float, ticks: int | None, health: str | None, on_exit: "OnExit") -> None:
@@ -163,6 +175,13 @@ def _target(channel: str) -> "Target":
     if _is_url(channel):
         return HttpChannel(channel, os.environ.get("DRAFTGATE_API_KEY"))
     return FileChannel(Path(channel))
+
+
+def _sinks(channel: str, given: dict[str, Any]) -> "Sinks":
+    from draftgate.observe.attach import Sinks
+
+    engine = channel if _is_url(channel) else None
+    return Sinks(given["metrics_port"], given["otlp"], given["trace"], engine, os.environ.get("DRAFTGATE_API_KEY"))
 
 
 def _source(metrics: str, given: dict[str, Any]) -> "Source":

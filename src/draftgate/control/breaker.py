@@ -4,8 +4,9 @@
                         ^------------reason------'
 
 Opening acts at once. Every opening in a row doubles the time until the next probe, up to a cap, with jitter so that a
-fleet does not probe together; only `steady` good windows in a row make it short again. So it neither stays off for
-ever nor flaps. Its state is saved: a restart neither forgets an open breaker nor opens a closed one.
+fleet does not probe together. It is short again when being on has paid: until it opened, more time was saved than lost.
+So it neither stays off for ever nor flaps at a loss, and short bursts of bad drafts cost little. Its state is saved: a
+restart neither forgets an open breaker nor opens a closed one.
 """
 
 import math
@@ -20,7 +21,7 @@ from draftgate.stats.drift import require_fields
 
 __all__ = ["Breaker", "Limits", "Phase"]
 
-_STATE = ("phase", "opened", "until_s", "good", "reason")
+_STATE = ("phase", "opened", "until_s", "good", "saved_s", "reason")
 
 
 class Phase(StrEnum):
@@ -40,18 +41,18 @@ class Limits:
         cap_s: longest time until a probe.
         jitter: relative spread of these times, in [0, 1).
         probes: good windows that close it.
-        steady: good windows after which the next opening starts again at `backoff_s`.
+        steady: good windows while closed that must have paid, where it opens for another reason than lost time.
         least_steps: decode steps below which a window of probation is no evidence.
 
     Raises:
         ConfigError: a value is out of range.
     """
 
-    backoff_s: float = 60.0
+    backoff_s: float = 10.0
     cap_s: float = 3600.0
     jitter: float = 0.2
     probes: int = 2
-    steady: int = 20
+    steady: int = 5
     least_steps: int = 200
 
     def __post_init__(self) -> None:
@@ -69,6 +70,7 @@ class Breaker:
         opened: openings in a row, since it was last steady.
         until_s: when an open breaker probes, seconds since 1970.
         good: good windows in a row in this phase.
+        saved_s: engine seconds saved since it was last switched on, against no speculation; negative when lost.
         reason: why it last opened; None when it never did.
     """
 
@@ -78,6 +80,7 @@ class Breaker:
     opened: int = 0
     until_s: float = 0.0
     good: int = 0
+    saved_s: float = 0.0
     reason: str | None = None
 
     @property
@@ -85,9 +88,15 @@ class Breaker:
         """Whether speculation may run."""
         return self.phase is not Phase.OPEN
 
-    def open(self, reason: str, now_s: float) -> None:
-        """Switch off, or stay off; from then on the time to the next probe counts."""
+    def open(self, reason: str, now_s: float, slow: bool = False) -> None:
+        """Switch off, or stay off; from then on the time to the next probe counts.
+
+        Args:
+            slow: what is wrong is that time is being lost.
+        """
         limits = self.limits
+        if self.on and self.saved_s >= 0 and (slow or self.good >= limits.steady):
+            self.opened = 0
         wait_s = min(limits.backoff_s * 2.0 ** min(self.opened, 60), limits.cap_s)
         self.opened += 1
         self.until_s = now_s + wait_s * (1 + limits.jitter * self.rng.uniform(-1, 1))
@@ -101,8 +110,13 @@ class Breaker:
         self.until_s = min(self.until_s, now_s + self.limits.cap_s * (1 + self.limits.jitter))
         if now_s < self.until_s:
             return False
-        self.phase, self.good = Phase.HALF_OPEN, 0
+        self.phase, self.good, self.saved_s = Phase.HALF_OPEN, 0, 0.0
         return True
+
+    def count(self, saved_s: float) -> None:
+        """Book the seconds that a window which ran with speculation has saved; to be called before it is judged."""
+        if self.on:
+            self.saved_s += saved_s
 
     def passed(self, steps: int) -> bool:
         """Take a window without a reason to open; returns whether that has just closed a half-open breaker."""
@@ -112,8 +126,6 @@ class Breaker:
         if self.phase is Phase.HALF_OPEN and self.good >= self.limits.probes:
             self.phase, self.good = Phase.CLOSED, 0
             return True
-        if self.phase is Phase.CLOSED and self.good >= self.limits.steady:
-            self.opened = 0
         return False
 
     def to_mapping(self) -> dict[str, Any]:
@@ -129,9 +141,10 @@ class Breaker:
         require_fields("Breaker", data, _STATE)
         try:
             phase, opened, good = Phase(data["phase"]), int(data["opened"]), int(data["good"])
-            until_s, reason = float(data["until_s"]), data["reason"]
+            until_s, saved_s, reason = float(data["until_s"]), float(data["saved_s"]), data["reason"]
         except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"breaker: saved state cannot be read: {error}") from None
-        if opened < 0 or good < 0 or not math.isfinite(until_s) or not isinstance(reason, str | None):
+        if opened < 0 or good < 0 or not math.isfinite(until_s + saved_s) or not isinstance(reason, str | None):
             raise ConfigError(f"breaker: saved state is out of range: {dict(data)}")
         self.phase, self.opened, self.until_s, self.good, self.reason = phase, opened, until_s, good, reason
+        self.saved_s = saved_s

@@ -64,10 +64,13 @@ class Lane:
         if self._is_mixed(window):
             return self._decided(now_s, "hold", "the window began before the last change", window, baseline)
         reason = self._guard(Seen(window, baseline, 0.0, self.controller.trying))
-        if (flaw := window.flaw()) and not reason:
+        flaw = window.flaw()
+        saved_s = 0.0 if flaw else _saved_s(window, baseline)
+        self.breaker.count(saved_s)
+        if flaw and not reason:
             return self._decided(now_s, "hold", f"the metrics make no sense: {flaw}", window, baseline)
         if reason and self.breaker.on and self.setting.on:
-            return self._open(reason, now_s, window, baseline)
+            return self._open(reason, now_s, window, baseline, slow=saved_s < 0)
         if not flaw:
             self._baseline.learn(window)
         action, why = self._steer(window, now_s)
@@ -89,8 +92,10 @@ class Lane:
         """Switch off for a reason from outside."""
         return self._open(reason, now_s, None, None)
 
-    def _open(self, reason: str, now_s: float, window: Window | None, baseline: float | None) -> Decision:
-        self.breaker.open(reason, now_s)
+    def _open(
+        self, reason: str, now_s: float, window: Window | None, baseline: float | None, slow: bool = False
+    ) -> Decision:
+        self.breaker.open(reason, now_s, slow)
         self._switched(now_s)
         return self._decided(now_s, "open", reason, window, baseline)
 
@@ -145,3 +150,8 @@ class Lane:
         self.breaker.restore(data["breaker"])
         self.controller.restore(data["controller"])
         self._baseline.restore(data["baseline"])
+
+
+def _saved_s(window: Window, baseline: float | None) -> float:
+    """Engine seconds that its tokens would have taken more without speculation; 0 when that is not known."""
+    return window.committed / baseline - window.seconds if baseline and window.covered and window.seconds else 0.0

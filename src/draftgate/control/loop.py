@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from draftgate.control import state
-from draftgate.control.compose import compose, controlled
+from draftgate.control.compose import ALL, compose, controlled
 from draftgate.control.lane import Decision, Lane
 from draftgate.control.lease import Lease
-from draftgate.control.setting import OFF
+from draftgate.control.setting import OFF, Setting
 from draftgate.control.source import Source
+from draftgate.control.watch import LaneState, Look, Watcher
 from draftgate.control.window import Window
 from draftgate.errors import DraftgateError
 from draftgate.policy.policyset import PolicySet, dump, parse
@@ -64,6 +65,7 @@ class Loop:
         say: Callable[[Mapping[str, Any]], None],
         clock: Callable[[], float] = time.time,
         dry_run: bool = False,
+        watcher: Watcher | None = None,
     ) -> None:
         """Put the parts together; nothing is read or written yet.
 
@@ -73,13 +75,14 @@ class Loop:
             lease: None when nobody else can be controlling.
             say: takes each decision as a mapping of plain values.
             dry_run: decide and say, write nothing.
+            watcher: is shown every tick; must not raise.
         """
         self.controls = False
         self.fresh_s: float | None = None
         self._base, self._source, self._target = base, source, target
         self._lanes = {lane.name: lane for lane in lanes}
         self._state_path, self._lease, self._clock, self._dry_run = state_path, lease, clock, dry_run
-        self._emit = say
+        self._emit, self._watcher = say, watcher
         self._said: dict[str, str | None] = {}
         self._started_s = clock()
         self._digest: str | None = None  # of what was written last
@@ -87,11 +90,14 @@ class Loop:
         self._failures = 0
         self._refused = False  # whether the last write failed
         self._retry_s = 0.0
+        self._is_in_force: bool | None = None  # what is wanted, at the last look; None when that cannot be told
+        self._decisions: list[Decision] = []  # of this tick
 
     def tick(self) -> list[Decision]:
         """Look, decide, and act once."""
-        now_s = self._clock()
+        now_s, self._decisions = self._clock(), []
         if not self._may_control(now_s):
+            self._show(now_s, [])
             return []
         windows = self._poll(now_s)
         trusted = self._in_force_as_wanted(now_s)
@@ -99,9 +105,10 @@ class Loop:
         age_s = max(now_s - (self._started_s if self.fresh_s is None else self.fresh_s), 0.0)
         decisions += [d for lane in self._lanes.values() if (d := lane.wait(now_s, age_s))]
         for decision in decisions:
-            self._say(**asdict(decision))
+            self._decided(decision)
         self._save()
         self._put_in_force(now_s)
+        self._show(now_s, windows)
         return decisions
 
     def stop(self, on_exit: OnExit) -> None:
@@ -144,7 +151,7 @@ class Loop:
             if saved is not None:
                 problem = _restored(lane, saved, same)
             if problem:
-                self._say(**asdict(lane.open(f"the saved state is lost: {problem}", now_s)))
+                self._decided(lane.open(f"the saved state is lost: {problem}", now_s))
 
     def _poll(self, now_s: float) -> list[Window]:
         try:
@@ -183,6 +190,7 @@ class Loop:
         if self._dry_run:
             return True
         digest, wanted = self._in_force(), self._wanted().digest()
+        self._is_in_force = None if digest is None else digest == wanted
         differs = digest != wanted if digest is not None else self._refused
         settling = self._written_s is None or 0 <= now_s - self._written_s < _SETTLE_S
         if differs and not settling:
@@ -220,6 +228,25 @@ class Loop:
         self._refused = False
         self._topic("write", "retry", None)
         self._say(action="write", reason="not in force yet" if again else "decided", digest=policies.digest())
+
+    def _show(self, now_s: float, windows: Sequence[Window]) -> None:
+        if self._watcher is None:
+            return
+        if not self.controls:
+            self._watcher(Look(now_s, False))
+            return
+        failing = tuple(topic for topic, problem in self._said.items() if problem)
+        wanted = self._wanted()
+        lanes = {
+            name: LaneState(Setting.of(wanted.of(None if name == ALL else name)), lane.breaker.phase)
+            for name, lane in self._lanes.items()
+        }
+        shown = tuple(windows), tuple(self._decisions)
+        self._watcher(Look(now_s, True, self.fresh_s, self._is_in_force, failing, *shown, lanes))
+
+    def _decided(self, decision: Decision) -> None:
+        self._decisions.append(decision)
+        self._say(**asdict(decision))
 
     def _save(self) -> None:
         if self._dry_run:

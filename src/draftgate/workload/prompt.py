@@ -38,7 +38,7 @@ class Prompt:
         tests: source that exercises the output, for a quality gate that runs code.
         schema: JSON Schema of the output.
         tools: the tools on offer, as `{"type": "function", "function": {"name": ..., ...}}`.
-        check: how the output can be checked, one of `CHECK_NAMES`; see `draftgate.workload.check`.
+        check: how the output can be checked, one of `CHECK_NAMES`.
 
     Raises:
         WorkloadError: the fields contradict each other.

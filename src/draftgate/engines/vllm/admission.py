@@ -19,7 +19,7 @@ UNKNOWN_ENV = "DRAFTGATE_UNKNOWN"
 
 
 def refusing(faults: Faults, source: PolicySource) -> Wrapper:
-    """Wrapper of `InputProcessor._validate_params` that raises ValueError for requests to refuse.
+    """Wrapper of `InputProcessor._validate_params` that raises `VLLMValidationError` for requests to refuse.
 
     An argument that draftgate does not know is always refused. The name of a policy that is not in force is refused if
     DRAFTGATE_UNKNOWN is "refuse", else the default policy serves. An API server that is a process of its own knows
@@ -41,12 +41,22 @@ def refusing(faults: Faults, source: PolicySource) -> Wrapper:
             except Exception as error:  # a plugin must not raise into the engine
                 faults.note("request", error)
             if refused:
-                raise ValueError(refused)
+                raise _error(refused)
             return original(self, params, *args, **kwargs)
 
         return call
 
     return wrapper
+
+
+def _error(message: str) -> Exception:
+    """vLLM's own error for a wrong request: any other that is raised here becomes a 500 over HTTP."""
+    try:
+        from vllm.exceptions import VLLMValidationError
+    except ImportError as error:  # another release; whatever it does with it, the request is refused
+        return ValueError(f"{message} ({error})")
+    refusal: Exception = VLLMValidationError(message, parameter="vllm_xargs")
+    return refusal
 
 
 def _known(ask: Ask, source: PolicySource, channel: Channel | None) -> None:

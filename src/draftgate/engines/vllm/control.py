@@ -8,6 +8,7 @@ An order is a call of `collective_rpc("draftgate", args=(verb, value))`, which `
 offer. Its reply holds plain values, refusals included: nothing here raises into vLLM.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -39,6 +40,8 @@ FILE_ENV = "DRAFTGATE_POLICY"  # names the policy file
 METHOD = "draftgate"  # what orders call
 POLL_S = 0.1
 
+_LOG = logging.getLogger("vllm.draftgate")  # as the plugin's: a child of vLLM's logger
+
 HOOKS = {
     "control.order": Hook(
         "vllm.v1.engine.core",
@@ -66,6 +69,7 @@ class Control:
         self._channel = None if path is None else Channel(path)
         self._next_s = 0.0
         self._refused: str | None = None  # why a set that the file holds is not in force
+        self._told: str | None = None  # what the log says of the file
 
     def before_step(self) -> None:
         """Take what the file has new, looking at most every `POLL_S`."""
@@ -73,9 +77,19 @@ class Control:
             return
         self._next_s = now_s + POLL_S
         if (policies := self._channel.poll()) is not None:
-            self._refused = self._unfit(policies)
-            if self._refused is None:
+            unfit = self._unfit(policies)
+            self._refused = unfit and f"{self._channel.path}: {unfit}"
+            if unfit is None:
                 self._put(policies, SOURCE.limit_tok)
+                _LOG.info("draftgate: %s: policies %s are in force", self._channel.path, policies.digest())
+        self._tell(self._channel.error or self._refused)
+
+    def _tell(self, error: str | None) -> None:
+        """Log what is wrong with the file, once each time that it changes."""
+        if error and error != self._told:
+            kept = "vLLM's own rule" if SOURCE.current is None else f"policies {SOURCE.current.digest()}"
+            _LOG.error("draftgate: %s; %s stays in force", error, kept)
+        self._told = error
 
     def order(self, verb: str, value: Any = None) -> dict[str, Any]:
         """Obey one order and say what is in force then.

@@ -1,6 +1,7 @@
 """HTTP routes on vLLM's own server: what is in force, and orders to change it.
 
     GET /draftgate/status        everything: policies, speculation, the watched file, each rank
+    GET /draftgate/metrics       its counts in Prometheus' text format
     GET /draftgate/policy        {"digest", "policy"}: what the ranks have in force
     PUT /draftgate/policy        a policy set or a single policy, YAML or JSON; answers like GET
     PUT /draftgate/speculation   {"on": true|false, "k": longest draft or null}
@@ -15,11 +16,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import HTTPException
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 
 from draftgate.control.channel import LIMIT_BYTES
 from draftgate.engines.vllm.control import METHOD
+from draftgate.engines.vllm.exposition import exposition
 from draftgate.engines.vllm.source import SOURCE
 from draftgate.errors import ConfigError, nearest
 from draftgate.policy.policyset import dump, loads
@@ -44,6 +47,7 @@ class Endpoint:
         """Add the routes."""
         for path, methods, answer in (
             ("/draftgate/status", ["GET"], self._status),
+            ("/draftgate/metrics", ["GET"], self._metrics),
             ("/draftgate/policy", ["GET"], self._policy),
             ("/draftgate/policy", ["PUT"], self._put_policy),
             ("/draftgate/speculation", ["PUT"], self._put_speculation),
@@ -64,6 +68,8 @@ class Endpoint:
                 reply = await answer(request)
             except ConfigError as error:
                 raise _error(400, str(error)) from None
+            if isinstance(reply, Response):
+                return reply
             # ASCII also where a name in an error message is no valid text.
             return Response(json.dumps(reply) + "\n", media_type="application/json")
 
@@ -71,6 +77,9 @@ class Endpoint:
 
     async def _status(self, request: Any) -> Any:
         return await self._order("status", None)
+
+    async def _metrics(self, request: Any) -> Response:
+        return Response(exposition(await self._order("status", None)), media_type=CONTENT_TYPE_LATEST)
 
     async def _policy(self, request: Any) -> Any:
         return _policy(await self._order("status", None))

@@ -122,11 +122,11 @@ class VllmServer:
         return done
 
     def _put(self, policy: Policy) -> None:
-        if policy != self._policy:
-            others = self._others()
-            arm = replace(policy, name=_ARM)
-            self._put_set(PolicySet((*others.policies, arm), others.default, others.workloads))
-            self._policy = policy
+        """Put a policy in force for our requests, again each time: others can change a server's policies too."""
+        others = self._others()
+        arm = replace(policy, name=_ARM)
+        self._put_set(PolicySet((*others.policies, arm), others.default, others.workloads))
+        self._policy = policy
 
     def _others(self) -> PolicySet:
         """What serves everybody else."""

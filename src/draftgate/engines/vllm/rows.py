@@ -75,6 +75,11 @@ def unfit(policies: PolicySet, slots: int) -> str | None:
             return f"policy '{policy.name}': position: a server holds up to {MAX_POINTS} points of a schedule"
         if policy.truncate:
             return f"policy '{policy.name}': truncate: vLLM draws its own tokens, so a server cannot truncate them"
+        if policy.draft_temperature or policy.draft_top_p != 1.0:
+            return (
+                f"policy '{policy.name}': draft: how drafts are drawn is set when vLLM starts (draft_sample_method); "
+                "leave temperature and top_p out"
+            )
     return None
 
 
@@ -95,12 +100,14 @@ class Batch:
         language: language id.
         prompt: prompt tokens.
         ours: whether any of them follows a rule that vLLM's own sampler does not apply.
+        only: the slot of all of them; None when they have several.
     """
 
     slot: torch.Tensor
     language: torch.Tensor
     prompt: torch.Tensor
     ours: bool
+    only: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,7 @@ class Roster:
         for slot, policy in enumerate(policies.policies if policies else ()):
             if self._tables[slot] != (served := _served(policy)):
                 self._tables.set(slot, served)
+        self._tables.clear(len(policies.policies) if policies else 0)
         self.policies = policies
 
     def follow(self, scheduled: Any) -> None:
@@ -155,9 +163,11 @@ class Roster:
     def batch(self, names: Sequence[str]) -> Batch:
         """The requests of a step, in the order of their ids [R]."""
         if self._last is None or self._last[0] != names:
-            slot, language, prompt = self._upload([self._entry(name) for name in names])
-            ours = any(self._tables[self._entries[name][0]].rule != "lossless" for name in names)
-            self._last = list(names), Batch(slot, language, prompt, ours)
+            entries = [self._entry(name) for name in names]
+            slots = {slot for slot, _, _ in entries}
+            ours = any(self._tables[slot].rule != "lossless" for slot in slots)
+            only = slots.pop() if len(slots) == 1 else None
+            self._last = list(names), Batch(*self._upload(entries), ours, only)
         return self._last[1]
 
     def _upload(self, entries: Sequence[tuple[int, int, int]]) -> torch.Tensor:

@@ -20,7 +20,7 @@ __all__ = ["Scores", "accept_probability"]
 class Scores:
     """What one verification says about drafted tokens: `policy.rules.Scores` as tensors of one shape and type.
 
-    Fields that no rule in use reads (`PolicyTables.needs`) may be empty.
+    Fields that no rule in use reads (`Facts.needs`) may be empty.
     """
 
     p: Tensor
@@ -35,22 +35,20 @@ Params = Mapping[str, Tensor]  # float64, as Python's numbers are in the numpy r
 Accept = Callable[[Scores, Tensor, Params], Tensor]
 
 
-def accept_probability(tables: PolicyTables, slot: Tensor, taus: Tensor, scores: Scores) -> Tensor:
+def accept_probability(tables: PolicyTables, slot: Tensor | int, taus: Tensor, scores: Scores) -> Tensor:
     """Probability that each drafted token is kept, in [0, 1], shaped and typed as the scores.
 
     Args:
         tables: the policies.
-        slot: policy slot of each token; broadcasts to the scores.
+        slot: policy slot of each token, which broadcasts to the scores, or the one slot of all.
         taus: threshold of each token, from `PolicyTables.taus`.
         scores: of each token, float32 or float64.
     """
-    params = dict(zip(PARAMS, tables.params[slot].unbind(-1), strict=True)) if tables.any_params else {}
-    rule = tables.rule[slot]
-    accept = None
-    for name in sorted(tables.rules):
-        own = _ACCEPT[name](scores, taus, params)
-        accept = own if accept is None else torch.where(rule == RULE_IDS[name], own, accept)
-    assert accept is not None  # every slot holds a policy
+    facts = tables.facts(slot)
+    params = dict(zip(PARAMS, tables.params[slot].unbind(-1), strict=True)) if facts.params else {}
+    accept, *others = (_ACCEPT[name](scores, taus, params) for name in facts.rules)
+    for name, own in zip(facts.rules[1:], others, strict=True):
+        accept = torch.where(tables.rule[slot] == RULE_IDS[name], own, accept)
     return accept
 
 

@@ -138,13 +138,17 @@ class RunnerV1(Runner):
         if step is None or step.inputs is None or synthetic or not (step.batch.ours or step.recorded):
             tokens: torch.Tensor = original(*args, **kwargs)
             return tokens
-        offset = _offsets(self._runner.positions, step.inputs, step.batch.prompt)
-        rows = Rows(step.batch.slot, step.batch.language, offset)
-        outcome = verify_v1(self._tables, rows, **call, record=step.recorded)
+        outcome = verify_v1(self._tables, self._placed(step), **call, record=step.recorded)
         self.verified += 1
         if outcome.record is not None:
             step.fields = columns(outcome.record, call["draft_token_ids"], call["draft_probs"] is not None)
         return outcome.tokens
+
+    def _placed(self, step: Step) -> Rows:
+        batch, offset = step.batch, None
+        if self._tables.facts(batch.slot if batch.only is None else batch.only).position:
+            offset = _offsets(self._runner.positions, step.inputs, batch.prompt)
+        return Rows(batch.slot, batch.language, offset, batch.only)
 
     def sampled(self, output: Any) -> None:
         """After `_sample`: hand the trace what it keeps."""

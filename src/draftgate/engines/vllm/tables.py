@@ -6,6 +6,7 @@ host, and saves work there.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +20,7 @@ from draftgate.policy.policy import Policy
 from draftgate.policy.rules import RULES, Residual
 from draftgate.policy.syntax import canonical, language_names
 
-__all__ = ["LANGUAGES", "MAX_POINTS", "PARAMS", "RULE_IDS", "PolicyTables", "category_tables", "language_id"]
+__all__ = ["LANGUAGES", "MAX_POINTS", "PARAMS", "RULE_IDS", "Facts", "PolicyTables", "category_tables", "language_id"]
 
 LANGUAGES: tuple[str | None, ...] = (None, *sorted(language_names()))
 """Languages by id; 0 is an unknown one, which has no offset on tau."""
@@ -30,6 +31,8 @@ PARAMS = tuple(sorted({knob.name for rule in RULES.values() for knob in rule.kno
 """Columns of `PolicyTables.params`."""
 
 MAX_POINTS = 16  # of a position schedule
+
+_KEEP_THE_CHOICE = frozenset({"exact", "lossless", "threshold-or-lossless", "sglang", "cascade"})
 
 
 def language_id(language: str | None) -> int:
@@ -46,6 +49,45 @@ def category_tables(pieces: Sequence[bytes]) -> NDArray[np.uint8]:
     return np.stack([category_table(pieces, language) for language in LANGUAGES])
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the host knows of some policies, and need not ask the device.
+
+    Attributes:
+        rules: names of their rules, sorted.
+        needs: fields of `Scores` that some rule reads.
+        keep_choice: whether every rule keeps the target's own choice under greedy decoding, however probable it is.
+        params: whether some policy has parameters.
+        position: whether some threshold depends on the output offset; and so on.
+        bounds: whether some threshold has to be clamped.
+    """
+
+    rules: tuple[str, ...]
+    needs: frozenset[str]
+    keep_choice: bool
+    params: bool
+    position: bool
+    category: bool
+    language: bool
+    bounds: bool
+
+    @classmethod
+    def of(cls, policies: Sequence[Policy]) -> "Facts":
+        """Facts that hold for all of them at once."""
+        rules = sorted({policy.rule for policy in policies})
+        category, language = (any(getattr(p, name) for p in policies) for name in ("category", "language"))
+        return cls(
+            rules=tuple(rules),
+            needs=frozenset[str]().union(*(RULES[rule].needs for rule in rules)),
+            keep_choice=_KEEP_THE_CHOICE.issuperset(rules),
+            params=any(policy.params for policy in policies),
+            position=any(len(policy.position) > 1 for policy in policies),
+            category=category,
+            language=language,
+            bounds=category or language or any(policy.bounds != (0.0, 1.0) for policy in policies),
+        )
+
+
 class PolicyTables:
     """`slots` policies on a device. Slots start empty; a request must not point to an empty one.
 
@@ -57,10 +99,6 @@ class PolicyTables:
         rule: index into `RULES` [P].
         residual: whether a rejection is replaced from the law without x, or minus q [P, 2].
         params: parameters of the rules, columns as in `PARAMS` [P, len(PARAMS)], float64.
-        needs: fields of `Scores` that some policy's rule reads.
-        rules: names of the rules in use.
-        any_params: whether any of them has parameters.
-        uses_category: whether some policy's thresholds depend on categories.
     """
 
     def __init__(self, device: torch.device | str, slots: int = 16) -> None:
@@ -77,7 +115,8 @@ class PolicyTables:
         self._bounds = table(2)
         self._categories: Tensor | None = None
         self._policies = [_EMPTY] * slots
-        self._host_facts()
+        self._facts = [Facts.of([_EMPTY])] * slots
+        self._all = Facts.of([])
 
     def __len__(self) -> int:
         return len(self._policies)
@@ -107,8 +146,17 @@ class PolicyTables:
         _write(self._language[slot], np.array([policy.language.get(name or "", 0.0) for name in LANGUAGES]))
         _write(self._bounds[slot], np.array(policy.bounds))
         self.rule[slot] = RULE_IDS[policy.rule]
-        self._policies[slot] = policy
-        self._host_facts()
+        self._policies[slot], self._facts[slot] = policy, Facts.of([policy])
+        self._all = Facts.of([held for held in self._policies if held is not _EMPTY])
+
+    def clear(self, start: int) -> None:
+        """Empty the slots from `start` on, so that policies that are no longer in force cost nothing."""
+        self._policies[start:] = [_EMPTY] * (len(self) - start)
+        self._all = Facts.of([held for held in self._policies if held is not _EMPTY])
+
+    def facts(self, slot: Tensor | int) -> Facts:
+        """Facts of the policy in a slot, or of all policies when slots are on the device."""
+        return self._facts[slot] if isinstance(slot, int) else self._all
 
     def load_categories(self, categories: NDArray[np.uint8]) -> None:
         """Take the vocabulary's categories [len(LANGUAGES), V], as `category_tables` gives them."""
@@ -119,28 +167,30 @@ class PolicyTables:
         vocabulary."""
         return None if self._categories is None else self._categories[language, tokens].long()
 
-    def taus(self, slot: Tensor, category: Tensor | None, offset: Tensor, language: Tensor) -> Tensor:
+    def taus(
+        self, slot: Tensor | int, category: Tensor | None, offset: Tensor | None, language: Tensor | None
+    ) -> Tensor:
         """Threshold of each token, float32: `Policy.taus` of the slot's policy, to the last bit.
 
         Args:
-            slot: policy slots; this and the others are integers that broadcast together.
-            category: token categories; None when they are not loaded.
-            offset: output offsets.
-            language: language ids.
+            slot: policy slots, or the one slot of all tokens; this and the others are integers that broadcast together.
+            category: token categories; None when they are not loaded, or not needed by these facts.
+            offset: output offsets; None likewise.
+            language: language ids; None likewise.
         """
-        taus = self._base(slot, offset)
-        if self.uses_category and category is not None:
+        facts = self.facts(slot)
+        moves = facts.position and offset is not None
+        taus = self._scheduled(slot, offset) if moves else self._points[slot, 1, 0].float()
+        if facts.category and category is not None:
             taus = taus + self._category[slot, category]
-        if self._any_language:
+        if facts.language and language is not None:
             taus = taus + self._language[slot, language]
-        if self._any_bounds:
+        if facts.bounds:
             taus = taus.clamp(self._bounds[slot, 0], self._bounds[slot, 1])
         return taus
 
-    def _base(self, slot: Tensor, offset: Tensor) -> Tensor:
+    def _scheduled(self, slot: Tensor | int, offset: Tensor) -> Tensor:
         """The position schedule as in `numpy.interp`; a constant is a schedule of one point."""
-        if not self._any_position:
-            return self._points[slot, 1, 0].float()
         points = self._points[slot]
         offset = torch.maximum(offset.double(), points[..., 0, 0])
         segment = (points[..., 0, 1:] <= offset[..., None]).sum(-1, keepdim=True)
@@ -148,17 +198,6 @@ class PolicyTables:
             points.expand(*offset.shape, 3, -1).take_along_dim(segment[..., None, :], -1)[..., 0].unbind(-1)
         )
         return (slope * (offset - at) + tau).float()
-
-    def _host_facts(self) -> None:
-        """What holds for all slots; the device is never asked."""
-        policies = [policy for policy in self._policies if policy is not _EMPTY]
-        self.rules = frozenset(policy.rule for policy in policies)
-        self.needs = frozenset[str]().union(*(RULES[rule].needs for rule in self.rules))
-        self.any_params = any(policy.params for policy in policies)
-        self._any_position = any(len(policy.position) > 1 for policy in policies)
-        self.uses_category = any(policy.category for policy in policies)
-        self._any_language = any(policy.language for policy in policies)
-        self._any_bounds = self.uses_category or self._any_language or any(p.bounds != (0.0, 1.0) for p in policies)
 
 
 _EMPTY = Policy("empty slot")

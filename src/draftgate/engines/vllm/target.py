@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,7 +33,9 @@ class Target:
         """Read the choices if some request wants them."""
         return cls(logits, _argmax(logits) if some_greedy else logits.new_empty(0, dtype=torch.int64))
 
-    def scores(self, tokens: Tensor, greedy: Tensor | None, q: Tensor, needs: frozenset[str]) -> Scores:
+    def scores(
+        self, tokens: Tensor, greedy: Tensor | None, q: Tensor, needs: frozenset[str], keep_choice: bool = False
+    ) -> Scores:
         """Scores of the drafted tokens [N]; those that are not needed are empty.
 
         Args:
@@ -40,11 +43,17 @@ class Target:
             greedy: whether each is decoded greedily [N]; None when all are alike.
             q: their draft probabilities [N].
             needs: fields of `Scores` beyond law and q.
+            keep_choice: rules keep a greedy request's choice whatever these fields say, which need not be right there.
         """
-        p, top, rank, entropy = self._read(tokens, needs) if needs else 4 * (self.logits.new_empty(0),)
         if not len(self.choice):
+            p, top, rank, entropy = self._read(tokens, needs)
             return Scores(p, p, q, top, rank, entropy)
-        law = (self.choice == tokens).to(self.logits.dtype)
+        chosen = self.choice == tokens
+        if keep_choice and self.logits.device.type == "cpu":
+            p, top, rank, entropy = self._read_some(tokens, needs, ~chosen if greedy is None else ~(chosen & greedy))
+        else:
+            p, top, rank, entropy = self._read(tokens, needs)
+        law = chosen.to(self.logits.dtype)
         if greedy is not None:
             law = torch.where(greedy, law, p)
         return Scores(p, law, q, top, rank, entropy)
@@ -54,11 +63,24 @@ class Target:
         return self.logits[at].softmax(1)
 
     def _read(self, tokens: Tensor, needs: frozenset[str]) -> tuple[Tensor, ...]:
+        if not needs:
+            return 4 * (self.logits.new_empty(0),)
         tokens_n, vocabulary = self.logits.shape
         rows = max(1, _BLOCK // vocabulary) if self.logits.device.type == "cpu" else tokens_n
         blocks = zip(torch.split(self.logits, rows), torch.split(tokens[:, None], rows), strict=True)
         fields = zip(*(_row_scores(logits, own, needs) for logits, own in blocks), strict=True)
         return tuple(torch.cat(field) for field in fields)
+
+    def _read_some(self, tokens: Tensor, needs: frozenset[str], wanted: Tensor) -> tuple[Tensor, ...]:
+        """The fields of some rows, 1 in the others; for a CPU, which may look at `wanted` [N] without a wait."""
+        if not needs:
+            return 4 * (self.logits.new_empty(0),)
+        fields = tuple(self.logits.new_ones(len(tokens)) for _ in range(4))
+        for i in np.flatnonzero(wanted.numpy()).tolist():
+            own = _row_scores(self.logits[i : i + 1], tokens[i : i + 1, None], needs)
+            for field, value in zip(fields, own, strict=True):
+                field[i : i + 1] = value if len(value) else 1.0
+        return fields
 
 
 def _row_scores(logits: Tensor, tokens: Tensor, needs: frozenset[str]) -> tuple[Tensor, ...]:

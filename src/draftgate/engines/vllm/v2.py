@@ -83,7 +83,7 @@ def verify_v2(
         bonus = torch.where(temperature == 0, bonus, drawn)
     offset = positions[starts] + 1 - rows.prompt
     greedy = temperature == 0 if sampled else None
-    placed = Rows(rows.slot, rows.language, offset)
+    placed = Rows(rows.slot, rows.language, offset, rows.only)
     return verify_batch(tables, placed, draft, logits[at], bonus, draws, greedy, record), draft
 
 
@@ -148,7 +148,7 @@ class RunnerV2(Runner):
         row = order.new_zeros(self._runner.max_num_reqs).scatter_(0, step.inputs.idx_mapping.long(), order)
         mine = row[states.long()]
         b = step.batch
-        return Batch(b.slot[mine], b.language[mine], b.prompt[mine], b.ours)
+        return Batch(b.slot[mine], b.language[mine], b.prompt[mine], b.ours, b.only)
 
     def _sampled_at_all(self, inputs: Any) -> bool:
         """Whether any request of the step decodes above temperature 0; the host has a copy of temperatures."""

@@ -28,12 +28,14 @@ class Rows:
     Attributes:
         slot: policy slot.
         language: language id (`tables.language_id`).
-        offset: output offset of the request's first drafted token.
+        offset: output offset of the request's first drafted token; None where no threshold depends on it.
+        only: the slot of all requests, where the host knows that they share one.
     """
 
     slot: Tensor
     language: Tensor
-    offset: Tensor
+    offset: Tensor | None
+    only: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,35 +129,60 @@ def verify_batch(
         return Outcome(bonus[:, None].int(), torch.zeros_like(rows.slot), None)
     flat = _Flat.of(draft, logits.shape[1])
     target = Target.of(logits, some_greedy=draws is None or greedy is not None)
-    each_greedy = None if greedy is None else greedy[flat.row]
     q = logits.new_ones(len(flat.tokens)) if draft.probs is None else draft.probs.gather(1, flat.tokens[:, None])[:, 0]
-    needs = _EVERYTHING if record else tables.needs if draws is None else tables.needs | {"p"}
-    scores = target.scores(flat.tokens, each_greedy, q, needs)
-    slot, language = rows.slot[flat.row], rows.language[flat.row]
-    category = tables.categories(flat.tokens, language) if record or tables.uses_category else None
-    taus = tables.taus(slot, category, rows.offset[flat.row] + flat.place, language)
-    accept = accept_probability(tables, slot, taus, scores)
-    uniform = torch.full_like(accept, 0.5) if draws is None else draws.uniform
-    # "At least", as in vLLM: a number that rounding took to 1 still keeps what is certain.
-    keep = (accept >= uniform) & (accept > 0) & flat.known
-    if draft.probs is not None and draws is not None:  # also as in vLLM: what could not be drafted is not kept
-        keep &= q > 0 if each_greedy is None else (q > 0) | each_greedy
-    alive, tokens = flat.chain(keep, draft.most)
+    accept, scores, category = _judged(tables, rows, flat, target, q, draws is not None, greedy, record)
+    keep = (accept > 0) & flat.known
+    if draws is not None:  # else laws are 0 or 1, and so is all that rules make of them
+        # "At least", as in vLLM: a number that rounding took to 1 still keeps what is certain.
+        keep &= accept >= draws.uniform
+        if draft.probs is not None:  # also as in vLLM: what could not be drafted is not kept
+            keep &= q > 0 if greedy is None else (q > 0) | flat.each(greedy)
+    alive = flat.alive(keep)
     accepted = alive.sum(1)
-    last = _replacement(target, draft, flat, accepted, tables.residual[rows.slot], draws, greedy)
+    last = _replacement(tables, rows, target, draft, flat, accepted, draws, greedy)
     output = torch.full((len(accepted), draft.most + 1), -1, dtype=torch.int32, device=logits.device)
-    output[:, :-1] = torch.where(alive, tokens, -1)
+    output[:, :-1] = torch.where(alive, flat.grid(flat.tokens), -1)
     last = torch.where(accepted == flat.count, bonus, last)
     output.scatter_(1, accepted[:, None], last[:, None].int())
-    return Outcome(output, accepted, Record(flat.tokens, category, scores, uniform) if record else None)
+    if not record:
+        return Outcome(output, accepted, None)
+    uniform = torch.full_like(accept, 0.5) if draws is None else draws.uniform
+    return Outcome(output, accepted, Record(flat.tokens, category, scores, uniform))
+
+
+def _judged(
+    tables: PolicyTables,
+    rows: Rows,
+    flat: "_Flat",
+    target: Target,
+    q: Tensor,
+    sampled: bool,
+    greedy: Tensor | None,
+    record: bool,
+) -> tuple[Tensor, Scores, Tensor | None]:
+    """Probability of each token to be kept, the scores that it comes from, and the tokens' categories [N].
+
+    What no policy of these rows reads is not made.
+    """
+    slot = flat.each(rows.slot) if rows.only is None else rows.only
+    facts = tables.facts(slot)
+    needs = _EVERYTHING if record else facts.needs | {"p"} if sampled else facts.needs
+    each_greedy = None if greedy is None else flat.each(greedy)
+    scores = target.scores(flat.tokens, each_greedy, q, needs, facts.keep_choice and not record)
+    language = flat.each(rows.language) if record or facts.category or facts.language else None
+    category = None if language is None else tables.categories(flat.tokens, language)
+    offset = flat.each(rows.offset) + flat.place() if facts.position and rows.offset is not None else None
+    taus = tables.taus(slot, category, offset, language)
+    return accept_probability(tables, slot, taus, scores), scores, category
 
 
 def _replacement(
+    tables: PolicyTables,
+    rows: Rows,
     target: Target,
     draft: Draft,
     flat: "_Flat",
     accepted: Tensor,
-    residual: Tensor,
     draws: Draws | None,
     greedy: Tensor | None,
 ) -> Tensor:
@@ -164,42 +191,63 @@ def _replacement(
     if draws is None:
         return target.choice[at]
     q = None if draft.probs is None else draft.probs[at]
+    residual = tables.residual[rows.slot]
     drawn = recovered(target.laws(at), q, flat.tokens[at], flat.known[at], residual, draws.inverse)
     return drawn if greedy is None else torch.where(greedy, target.choice[at], drawn)
 
 
 @dataclass(frozen=True, slots=True)
 class _Flat:
-    """Where the drafted tokens belong.
+    """Where the drafted tokens belong. Drafts of one length, as most are, make a grid [R, K] by themselves.
 
     Attributes:
-        row: request of each token [N].
-        place: position of each token in its draft [N].
+        most: the longest draft, K.
         start: first token of each request [R].
-        count: drafted tokens of each request [R].
+        count: drafted tokens of each request [R], or of all.
+        row: request of each token [N]; None when all drafts are K long.
         tokens: the tokens, moved into the vocabulary [N].
         known: whether the token was in the vocabulary as it came [N].
     """
 
-    row: Tensor
-    place: Tensor
+    most: int
     start: Tensor
-    count: Tensor
+    count: Tensor | int
+    row: Tensor | None
     tokens: Tensor
     known: Tensor
 
     @classmethod
     def of(cls, draft: Draft, vocabulary: int) -> "_Flat":
+        wide = draft.tokens.long()
+        tokens = wide.clamp(0, vocabulary - 1)
+        if len(wide) == len(draft.ends) * draft.most:  # none is longer than K, so none is shorter
+            return cls(draft.most, draft.ends - draft.most, draft.most, None, tokens, tokens == wide)
         start = torch.zeros_like(draft.ends)
         start[1:] = draft.ends[:-1]
-        each = torch.arange(len(draft.tokens), dtype=draft.ends.dtype, device=draft.ends.device)
+        each = torch.arange(len(wide), dtype=draft.ends.dtype, device=draft.ends.device)
         row = torch.searchsorted(draft.ends, each, right=True)
-        tokens = draft.tokens.clamp(0, vocabulary - 1)
-        return cls(row, each - start[row], start, draft.ends - start, tokens.long(), tokens == draft.tokens)
+        return cls(draft.most, start, draft.ends - start, row, tokens, tokens == wide)
 
-    def chain(self, keep: Tensor, most: int) -> tuple[Tensor, Tensor]:
-        """What is kept up to each request's first rejection, and the tokens, as grids [R, K]."""
-        place = torch.arange(most, dtype=self.start.dtype, device=self.start.device)
-        index = (self.start[:, None] + place).clamp(max=len(keep) - 1)
-        alive = (keep[index] & (place < self.count[:, None])).cumprod(1).bool()
-        return alive, self.tokens[index]
+    def each(self, values: Tensor) -> Tensor:
+        """Values of the requests [R], for each of their tokens [N]."""
+        return values[:, None].expand(-1, self.most).flatten() if self.row is None else values[self.row]
+
+    def place(self) -> Tensor:
+        """Position of each token in its draft [N]."""
+        each = torch.arange(len(self.tokens), dtype=self.start.dtype, device=self.start.device)
+        return each - self.each(self.start)
+
+    def grid(self, values: Tensor) -> Tensor:
+        """Values of the tokens [N] by request and position [R, K]; means nothing behind the end of a draft."""
+        if self.row is None:
+            return values.view(-1, self.most)
+        index = self.start[:, None] + torch.arange(self.most, dtype=self.start.dtype, device=self.start.device)
+        return values[index.clamp(max=len(values) - 1)]
+
+    def alive(self, keep: Tensor) -> Tensor:
+        """What is kept up to each request's first rejection [R, K], from what is kept by itself [N]."""
+        kept = self.grid(keep)
+        if isinstance(self.count, Tensor):
+            place = torch.arange(self.most, device=keep.device)
+            kept = kept & (place < self.count[:, None])
+        return kept.cumprod(1).bool()

@@ -1,0 +1,1 @@
+"""Load on an engine: when requests come, the engine behind its files, and the loop that steers it."""

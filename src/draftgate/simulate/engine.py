@@ -1,0 +1,160 @@
+"""A simulated engine as a control loop meets it: counters to scrape, a place to write policies, a clock that it moves."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+import numpy as np
+
+from draftgate.control.counters import CounterWindows, Snapshot
+from draftgate.control.fetch import SourceError
+from draftgate.control.setting import Setting
+from draftgate.control.window import Window
+from draftgate.policy.policyset import PolicySet
+from draftgate.simulate.plant import Done, Plant
+from draftgate.simulate.scenario import Moment, Now, Scenario
+
+__all__ = ["Engine"]
+
+_BEGAN_S = 1.7e9
+_TAKES_S = 2.0  # from a policy being written to its first step
+
+
+@dataclass(slots=True)
+class _Totals:
+    """What an engine counted since its process started."""
+
+    started_s: float
+    requests: int = 0
+    steps: int = 0
+    tokens: int = 0
+    offered: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+    sequence_s: float = 0.0
+
+    def add(self, done: Done, batch: float) -> None:
+        """Count some requests."""
+        self.requests += done.requests
+        self.steps += done.steps
+        self.tokens += done.tokens
+        self.offered = _added(self.offered, done.offered)
+        self.kept = _added(self.kept, done.kept)
+        self.sequence_s += done.seconds * batch
+
+    def snapshot(self, time_s: float, batch: float, bare: bool) -> Snapshot:
+        """As a scrape shows them; bare without what an engine may lack."""
+        return Snapshot(
+            time_s,
+            drafts=self.offered[0] if self.offered else 0,
+            drafted=sum(self.offered),
+            accepted=sum(self.kept),
+            generated=self.tokens + self.requests,  # the prefill chooses a request's first token
+            kept=self.kept,
+            first_tok=self.requests,
+            requests=self.requests,
+            steps=None if bare else self.steps,
+            sequence_s=0.0 if bare else self.sequence_s,
+            running=None if bare else batch,
+            started_s=self.started_s,
+        )
+
+
+def _added(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(x + y for x, y in zip_longest(a, b, fillvalue=0))
+
+
+@dataclass
+class Engine:
+    """Serves requests under what is in force; a `Source` and a `Target` of a control loop, with one clock.
+
+    Attributes:
+        plant: what it is made of.
+        scenario: what happens to it.
+        setting: what it runs.
+        period: requests after which the scenario repeats.
+        windows: cuts scrapes into windows.
+        now_s: seconds since 1970.
+        served, tokens: requests and tokens so far.
+        busy_s: engine seconds so far.
+        oracle_s: engine seconds of the same tokens, each under the setting that was best at its moment.
+        took: called after each stretch of requests with the world as it was then.
+    """
+
+    plant: Plant
+    scenario: Scenario
+    setting: Setting
+    period: int
+    rng: np.random.Generator
+    windows: CounterWindows
+    took: Callable[["Engine", Now], None] = lambda engine, now: None
+    now_s: float = _BEGAN_S
+    served: int = 0
+    tokens: int = 0
+    busy_s: float = 0.0
+    oracle_s: float = 0.0
+    _totals: _Totals = field(init=False, repr=False)
+    _digest: str | None = field(default=None, init=False, repr=False)
+    _coming: tuple[float, PolicySet] | None = field(default=None, init=False, repr=False)
+    _scrapes: deque[Snapshot] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
+    _flipped: int = field(default=0, init=False, repr=False)
+    _event: str | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._totals = _Totals(self.now_s)
+        self._now = self._look()
+
+    def advance(self, seconds: float) -> None:
+        """Serve requests for about so long."""
+        end_s = self.now_s + seconds
+        if self._coming is not None:
+            self._serve(self._coming[0])
+            self._take(self._coming[1])
+        self._serve(end_s)
+
+    def _serve(self, until_s: float) -> None:
+        """Whole requests that take about as long; none if half of one would be too long."""
+        self._now = now = self._look()
+        if now.event and now.event != self._event:
+            self._totals = _Totals(self.now_s if now.event == "restart" else self._totals.started_s)
+        self._event = now.event
+        n = round((until_s - self.now_s) / self.plant.request_s(self.setting, now.under))
+        if n > 0:
+            done = self.plant.run(n, self.setting, now.under, self.rng)
+            self._totals.add(done, now.under.batch)
+            self.now_s += done.seconds
+            self.busy_s += done.seconds
+            self.served += n
+            self.tokens += done.tokens
+            self.oracle_s += done.tokens / self.plant.rate(self.plant.best(now.under), now.under)
+        else:
+            self.now_s = max(until_s, self.now_s)
+        self.took(self, now)
+
+    def _look(self) -> Now:
+        names = tuple(self.plant.workloads)
+        return self.scenario(Moment(self.served, self.period, self.setting.on, self.served - self._flipped, names))
+
+    def _take(self, policies: PolicySet) -> None:
+        setting = Setting.of(policies.of())
+        if setting.on != self.setting.on:
+            self._flipped = self.served
+        self.setting, self._digest, self._coming = setting, policies.digest(), None
+
+    def poll(self) -> list[Window]:
+        """Scrape: the windows that this completes, at most one."""
+        now = self._now
+        self._scrapes.append(self._totals.snapshot(self.now_s, now.under.batch, now.bare))
+        if now.lost:
+            raise SourceError("metrics are lost")
+        seen = [s for s in self._scrapes if s.time_s <= self.now_s - now.delay_s]
+        window = self.windows.add(seen[-1]) if seen else None
+        return [] if window is None else [window]
+
+    def write(self, policies: PolicySet) -> None:
+        """Take policies a moment later."""
+        self._coming = (self.now_s + _TAKES_S, policies)
+
+    def in_force(self) -> str | None:
+        """Digest of what it runs; None before anything was written."""
+        return self._digest
