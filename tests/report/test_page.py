@@ -195,7 +195,7 @@ def test_missing_figures_are_dashes_and_never_zero(result):
 
 def test_missing_parts_are_left_out(result):
     w = result["workloads"][0]
-    w |= {"pareto": [], "differences": [], "presets": None}
+    w |= {"pareto": [], "differences": [], "presets": None, "verdict": "off", "recommended": "none"}
     w["trace"] |= {"positions": [], "categories": [], "offsets": []}
     w["trace"]["per_request"] = {"n": 0, "mean": None, "sd": None}
     w["arms"] = w["arms"][:1]
@@ -315,5 +315,9 @@ def test_quality_is_a_table_where_outputs_were_judged(result):
     assert rows[1][1:] == ["75.0%", "[50, 90]", "24", "3", "70.0", "-25.0%", "[-40, -10]", "failed", "proven <worse>"]
 
 
-def test_unjudged_outputs_are_said_to_be(text):
-    assert text.count("No output was judged") == 2
+def test_judged_outputs_have_their_figures_and_unjudged_ones_are_said_to_be(result, text):
+    arms = result["workloads"][0]["arms"]
+    rows = cells(parsed(text), "Measured on the same outputs")
+    assert [row[1] for row in rows] == [f"{arm['valid']['estimate']:.1%}" for arm in arms]
+    assert [row[8] for row in rows] == ["baseline"] + [arm["quality"]["verdict"] for arm in arms[1:]]
+    assert text.count("No output was judged") == 1  # chat
