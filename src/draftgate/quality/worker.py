@@ -1,8 +1,9 @@
 """Judging in a child process, because a text can hang or crash a parser.
 
-Seen: 60 kB of `%w(` take tree-sitter-c 5 GB and 13 s, 100 kB of `(((]]` take tree-sitter-bash more; `ast` says that it
-can crash the interpreter; a schema's pattern can backtrack without end. So a child does the work, one text after the
-other, within `CPU_S` and `MEMORY_BYTES`. When it dies the text is left unchecked, and the next one gets a new child. It
+Seen: 60 kB of `%w(` take tree-sitter-c 5 GB and 13 s, 100 kB of `(((]]` take tree-sitter-bash more; one text of 1 kB in
+10,000 mixtures of languages takes its grammar longer than anybody waits; `ast` says that it can crash the interpreter;
+a schema's pattern can backtrack without end. So a child does the work, one text after the other, within `cpu_s` and
+`MEMORY_BYTES`. When it dies the text is left unchecked, and the next one gets a new child. It
 ends with this process. It bounds accidents and is no sandbox: nothing of the text is ever executed.
 """
 
@@ -26,11 +27,19 @@ from draftgate.quality.judgement import Finding, Judgement, Status, Task
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-__all__ = ["CPU_S", "MEMORY_BYTES", "WALL_S", "ask"]
+__all__ = ["MEMORY_BYTES", "WALL_S", "ask", "cpu_s"]
 
-CPU_S = 10  # for one text
 MEMORY_BYTES = 2 << 30  # of address space
 WALL_S = 300.0  # for one text; only a machine that stands still gets there
+
+
+def cpu_s(text: str) -> int:
+    """CPU time that a text may take [s]: some ten times what the slowest grammar needs.
+
+    >>> cpu_s("x = 1"), cpu_s("x" * 1_000_000)
+    (2, 12)
+    """
+    return 2 + len(text) // 100_000
 
 
 def ask(task: Task, text: str, finish: str | None) -> Judgement:
@@ -45,7 +54,7 @@ def ask(task: Task, text: str, finish: str | None) -> Judgement:
         _child = _child or _Child()
         reply = _child.answer(request)
         if reply is None:
-            reason, _child = _child.end(), None
+            reason, _child = _child.end(text), None
             return Judgement(Status.UNCHECKED, (), (Finding("limit", f"its parser {reason}"),))
     return _judgement(json.loads(reply))
 
@@ -89,8 +98,8 @@ class _Child:
         except (EOFError, OSError):
             return None
 
-    def end(self) -> str:
-        """How it ended; it is made to, if it has not."""
+    def end(self, text: str = "") -> str:
+        """How it ended, over a text; it is made to, if it has not."""
         self._pipe.close()
         try:
             code = self._process.wait(1.0)
@@ -99,7 +108,7 @@ class _Child:
             self._process.wait()
             return f"took more than {WALL_S:.0f} s"
         if code == -signal.SIGXCPU:
-            return f"took more than {CPU_S} s of CPU time"
+            return f"took more than {cpu_s(text)} s of CPU time"
         return f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
@@ -132,12 +141,12 @@ def _serve(pipe: "Connection") -> None:
     pipe.send_bytes(b"ready")
     while True:
         try:
-            request = pickle.loads(pipe.recv_bytes())
+            task, text, finish = pickle.loads(pipe.recv_bytes())
         except EOFError:  # the parent has closed its end, or is gone
             return
-        until_s = math.ceil(time.process_time()) + CPU_S
+        until_s = math.ceil(time.process_time()) + cpu_s(text)
         resource.setrlimit(resource.RLIMIT_CPU, (until_s, resource.RLIM_INFINITY))
-        pipe.send_bytes(json.dumps(_reply(*request)).encode())
+        pipe.send_bytes(json.dumps(_reply(task, text, finish)).encode())
 
 
 def _reply(task: Task, text: str, finish: str | None) -> dict[str, Any]:
