@@ -1,14 +1,15 @@
 """The closed loop live on the embedded engine, against what hindsight would have chosen.
 
-    python benchmarks/closed_loop.py phased [--rounds 8] [--json phased.json]   code-edit, chat, code-edit
-    python benchmarks/closed_loop.py wrong [--rounds 16]                        drafts wrong on purpose, from the start
+    python benchmarks/closed_loop.py phased [--rounds 6] [--json phased.json]   code-edit, chat, code-edit
+    python benchmarks/closed_loop.py wrong [--rounds 36]                        drafts wrong on purpose, from the start
     python benchmarks/closed_loop.py swap                                       drafts that break, and are repaired
-    python benchmarks/closed_loop.py pid                                        the article's law, and the one with a sign
+    python benchmarks/closed_loop.py pid                                        the article's law, and one with a sign
 
-SmolLM2-135M, greedy, one request at a time, decode seconds as measured. The loop reads the log of finished requests and
-writes the policy file, as `draftgate control` does; it is not told which workload a request belongs to. Its clock is the
-decode time of the requests that it steers, so other arms can run in between: each prompt runs under the fixed arms once
-a phase, in random order with the steered arm, spread evenly over the phase. Intervals: 95%, bootstrap over prompts.
+SmolLM2-135M, greedy, one request at a time, decode seconds as measured. The loop reads the log of finished requests
+and writes the policy file, as `draftgate control` does; it is not told which workload a request belongs to. Its clock
+is the decode time of the requests that it steers, so other arms can run in between: each prompt runs under the fixed
+arms once a phase, in random order with the steered arm, spread evenly over the phase. Intervals: 95%, bootstrap over
+prompts.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from draftgate.engines.drafters import Drafter
 from draftgate.engines.llamacpp.engine import LlamaCpp
 from draftgate.engines.llamacpp.models import resolve
 from draftgate.engines.verify import Proposal
+from draftgate.loadgen.arrivals import endless
 from draftgate.loadgen.live import Live
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
@@ -39,7 +41,7 @@ from draftgate.stats.bootstrap import ratio_interval
 from draftgate.workload.packs import load
 
 K = 7
-ARMS = (0, 1, 3, 5, 7)  # fixed draft lengths
+ARMS = (0, 3, 5, 7)  # fixed draft lengths
 STEERED = -1
 COST_S = 10.0
 
@@ -104,20 +106,26 @@ class Phase:
 
     pack: str
     rounds: int
-    steered_s: dict[str, float] = field(default_factory=lambda: {})
-    fixed_s: dict[int, dict[str, float]] = field(default_factory=lambda: {k: {} for k in ARMS})
+    steered_s: dict[str, float] = field(default_factory=dict)
+    fixed_s: dict[int, dict[str, float]] = field(default_factory=dict)
     lengths: Counter[int] = field(default_factory=Counter)
 
 
 def serve_phase(
-    live: Live, engine: Engine, pack: str, requests: Sequence[Request], rounds: int, rng: random.Random
+    live: Live,
+    engine: Engine,
+    pack: str,
+    requests: Sequence[Request],
+    rounds: int,
+    fixed: Sequence[int],
+    rng: random.Random,
 ) -> Phase:
     """Rounds over the prompts; in one of them, another for each prompt, the fixed arms run too."""
-    phase = Phase(pack, rounds)
+    phase = Phase(pack, rounds, fixed_s={k: {} for k in fixed})
     turn = {r.id: i % rounds for i, r in enumerate(rng.sample(requests, len(requests)))}
     for round_ in range(rounds):
         for request in rng.sample(requests, len(requests)):
-            arms = [STEERED, *(ARMS if turn[request.id] == round_ else ())]
+            arms = [STEERED, *(fixed if turn[request.id] == round_ else ())]
             for arm in rng.sample(arms, len(arms)):
                 if arm == STEERED:
                     phase.lengths[live.served.policy("").length.most] += 1
@@ -135,13 +143,15 @@ def rival_s(phases: Sequence[Phase], arm: Callable[[Phase], int]) -> list[float]
 
 
 def hindsight(phase: Phase) -> int:
-    return min(ARMS, key=lambda k: sum(phase.fixed_s[k].values()))
+    return min(phase.fixed_s, key=lambda k: sum(phase.fixed_s[k].values()))
 
 
 def compared(phases: Sequence[Phase]) -> dict[str, Any]:
     """Total steered time over that of each rival, with intervals over prompts."""
     steered = [s for p in phases for s in p.steered_s.values()]
-    rivals: dict[str, Callable[[Phase], int]] = {"hindsight": hindsight, "off": lambda p: 0, "on": lambda p: K}
+    rivals: dict[str, Callable[[Phase], int]] = {"hindsight": hindsight, "off": lambda p: 0}
+    if K in phases[0].fixed_s:
+        rivals["on"] = lambda p: K
     found = {}
     for name, arm in rivals.items():
         interval = ratio_interval(steered, rival_s(phases, arm))
@@ -150,10 +160,11 @@ def compared(phases: Sequence[Phase]) -> dict[str, Any]:
 
 
 def show(phases: Sequence[Phase], found: Mapping[str, Mapping[str, Any]]) -> None:
-    heads = "".join(f"{f'k={k}' if k else 'off':>9}" for k in ARMS)
+    arms = phases[0].fixed_s
+    heads = "".join(f"{f'k={k}' if k else 'off':>9}" for k in arms)
     print(f"\nseconds     {heads}  steered  requests by draft length")
     for p in phases:
-        row = "".join(f"{sum(p.fixed_s[k].values()) * p.rounds:9.1f}" for k in ARMS)
+        row = "".join(f"{sum(p.fixed_s[k].values()) * p.rounds:9.1f}" for k in arms)
         print(f"{p.pack:12}{row}{sum(p.steered_s.values()):9.1f}  {dict(sorted(p.lengths.items()))}")
     for name, f in found.items():
         print(f"steered / {name:10} {f['ratio']:.3f} [{f['low']:.3f}, {f['high']:.3f}], n = {f['n']} prompts")
@@ -185,11 +196,97 @@ class Bench:
             print(f"  {line['time_s']:8.1f} s  {line['action']:10} {line['reason']}", flush=True)
 
 
-def phased(bench: Bench, packs: Sequence[str], rounds: int) -> dict[str, Any]:
+def phased(bench: Bench, packs: Sequence[str], rounds: int, arms: Sequence[int] = ARMS) -> dict[str, Any]:
     """Phases of load that the loop is not told of."""
     live = bench.live(Clocked(bench.engine), Policy("exact", length=Fixed(K)))
     rng = random.Random(bench.seed)
-    phases = [serve_phase(live, bench.engine, pack, bench.requests(pack), rounds, rng) for pack in packs]
+    phases = [serve_phase(live, bench.engine, pack, bench.requests(pack), rounds, arms, rng) for pack in packs]
     found = compared(phases)
     show(phases, found)
     return {"phases": [asdict(p) for p in phases], "compared": found}
+
+
+def wrong(bench: Bench, rounds: int) -> dict[str, Any]:
+    """Drafts that are always wrong: any speculation only costs."""
+    with wrong_drafts(bench.engine):
+        return phased(bench, ("chat",), rounds, (0,))
+
+
+def swap(bench: Bench, draft: LlamaCpp, before: int = 6, most: int = 4000) -> dict[str, Any]:
+    """Lookup drafts; a diverged draft model takes their place after some looks, until speculation is off."""
+    clocked = Clocked(bench.engine)
+    live = bench.live(clocked, Policy("exact", length=Fixed(K)))
+    requests = endless(bench.requests("code-edit"), bench.seed)
+    at_s: dict[str, float] = {}
+    looks: Counter[str] = Counter()
+    for _ in range(most):
+        _, decisions = live.serve([next(requests)])
+        looks["swapped" if clocked.engine is draft else "sound"] += bool(decisions)
+        actions = [d.action for d in decisions]
+        if "swapped" not in at_s and looks["sound"] >= before and live.served.policy("").drafts:
+            clocked.engine, at_s["swapped"] = draft, clocked.now_s
+        elif clocked.engine is draft and not live.served.policy("").drafts:
+            clocked.engine, at_s["off"] = bench.engine, clocked.now_s
+        elif "half-open" in actions:
+            at_s["on again"] = clocked.now_s
+        elif "close" in actions:
+            at_s["proven again"] = clocked.now_s
+            break
+    print(f"\nseconds of decoding: {at_s}; looks while the wrong draft was loaded: {looks['swapped']}")
+    return {"at_s": at_s, "looks": dict(looks)}
+
+
+def pid(bench: Bench, windows: int = 30) -> dict[str, Any]:
+    """Both laws from the article's start, on the article's bounds: tau and acceptance by window."""
+    found: dict[str, Any] = {}
+    for law in ("pid-article", "pid"):
+        folder = bench.folder / law
+        steered = replace(bench, folder=folder, options=Options(controller=law, target=0.50))
+        live = steered.live(Clocked(bench.engine), Policy("threshold", "threshold", 0.65, length=Fixed(3)))
+        requests = endless(bench.requests("code-edit"), bench.seed)
+        seen: list[tuple[float | None, float | None]] = []
+        while len(seen) < windows:
+            tau = live.served.policy("").tau
+            seen += [(tau, d.acceptance) for d in live.serve([next(requests)])[1] if d.acceptance is not None]
+        found[law] = seen
+        print(f"{law}: tau, acceptance by window: " + ", ".join(f"{t:.3f} {a:.2f}" for t, a in seen))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("scenario", choices=["phased", "wrong", "swap", "pid"])
+    parser.add_argument("--rounds", type=int, help="over the prompts in each phase  [default: 6; wrong: 36]")
+    parser.add_argument("--window", type=int, default=250, help="decode steps")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--verbose", action="store_true")
+    a = parser.parse_args()
+    with (
+        closing(LlamaCpp(resolve("smollm2-135m"), threads=a.threads)) as engine,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        cost = engine.measure_cost([1], K + 1, COST_S)
+        print(
+            f"{engine.setup.hardware}, {engine.setup.threads} threads, load {os.getloadavg()[0]:.1f}; ms of a step:",
+            end="",
+        )
+        print("".join(f" {1e3 * s:.1f}" for s in cost.curves[1].seconds))
+        bench = Bench(engine, Options(cost=cost), Path(folder), a.window, a.seed, a.verbose)
+        result: dict[str, Any] = {"setup": asdict(engine.setup), "cost": cost.to_mapping(), "seed": a.seed}
+        if a.scenario == "phased":
+            result |= phased(bench, ("code-edit", "chat", "code-edit"), a.rounds or 6)
+        elif a.scenario == "wrong":
+            result |= wrong(bench, a.rounds or 36)
+        elif a.scenario == "swap":
+            with closing(LlamaCpp(resolve("smollm2-135m"), resolve("smollm2-135m-draft8"), threads=a.threads)) as draft:
+                result |= swap(bench, draft)
+        else:
+            result |= pid(bench)
+        if a.json:
+            a.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -97,16 +97,42 @@ def test_costs_are_linear_between_measured_batch_sizes_and_flat_outside() -> Non
     assert alone.step_s(9.0) == pytest.approx([0.02, 0.04])
 
 
-def test_a_bias_that_all_share_cancels_and_an_own_one_counts() -> None:
+def test_what_all_settings_share_cancels_and_what_one_has_for_itself_counts() -> None:
     bias = Bias()
     for _ in range(20):
         for name in ("a", "b"):
-            bias.learn(name, 200.0, 100.0, 0.9)
-    assert bias.factor("a") == pytest.approx(bias.factor("unseen"), rel=0.01)
+            bias.learn(name, 200.0, 100.0)
+    assert bias.factors(["a", "b", "unseen"]) == pytest.approx([1.0, 1.0, 1.0])
     for _ in range(20):
-        bias.learn("b", 50.0, 100.0, 0.9)
-    assert bias.factor("b") < 0.7
-    assert Bias().factor("x") == 1.0
+        bias.learn("a", 200.0, 100.0)
+        bias.learn("b", 160.0, 100.0)
+    a, b = bias.factors(["a", "b"])
+    assert b / a == pytest.approx(0.8, abs=0.02)
+    assert Bias().factors(["x"])[0] == 1.0
+
+
+def test_a_change_of_the_world_is_not_held_against_the_setting_in_force() -> None:
+    """The machine slows down, and is fast again; meanwhile one setting runs."""
+    bias = Bias()
+    for measured in (200.0,) * 10 + (100.0,) * 10 + (200.0,) * 5:
+        bias.learn("a", measured, 100.0)
+    bias.learn("b", 170.0, 100.0)
+    a, b = bias.factors(["a", "b"])
+    assert a == 1.0
+    assert 0.85 < b < 0.95
+
+
+def test_what_was_not_seen_for_long_is_not_known_any_more() -> None:
+    bias = Bias()
+    for name in ("a", "b"):
+        bias.learn(name, 200.0 if name == "a" else 160.0, 100.0)
+    before = bias.spreads(["b", "unseen"])
+    for _ in range(200):
+        bias.learn("a", 200.0, 100.0)
+    after = bias.spreads(["b", "unseen"])
+    assert before[0] < 0.8 * before[1]
+    assert after[0] > 0.99 * after[1]
+    assert bias.factors(["b"])[0] > 0.99
 
 
 def test_a_baseline_is_measured_where_it_can_be(plant: Any) -> None:
@@ -119,6 +145,18 @@ def test_a_baseline_is_measured_where_it_can_be(plant: Any) -> None:
     assert b.at(1.0) == pytest.approx(p.rate(OFF))
     assert b.at(1.3) == b.at(1.0)
     assert b.at(8.0) is None
+
+
+def test_a_host_that_paused_for_a_window_is_not_believed(plant: Any) -> None:
+    p = plant(cond=0.8, slope=0.1, noise=0.0)
+    b = Baseline()
+    b.learn(p.window(OFF))
+    b.learn(p.window(OFF, seconds=1e6))
+    assert b.at(1.0) == pytest.approx(p.rate(OFF), rel=0.09)
+    bias = Bias()
+    for name, measured in (("a", 100.0), ("b", 1e-3), ("a", 100.0)):
+        bias.learn(name, measured, 100.0)
+    assert bias.factors(["b"])[0] > 0.8
 
 
 def test_without_a_window_off_the_costs_say_it(plant: Any) -> None:

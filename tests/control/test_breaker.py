@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from draftgate.control.breaker import Breaker, Limits, Phase
 from draftgate.errors import ConfigError
 
-LIMITS = Limits(backoff_s=60.0, cap_s=600.0, jitter=0.2, probes=2, steady=5, least_steps=200)
+LIMITS = Limits(backoff_s=60.0, growth=2.0, cap_s=600.0, jitter=0.2, probes=2, steady=5, allowance=0.0, least_steps=200)
 
 
 def breaker(limits: Limits = LIMITS, seed: int = 0) -> Breaker:
@@ -44,17 +44,62 @@ def test_backoff_doubles_up_to_the_cap_within_jitter(openings: int, seed: int) -
         assert 0.8 * expected <= b.until_s <= 1.2 * expected
 
 
-def test_only_steady_service_makes_the_next_backoff_short_again() -> None:
+def opened_thrice() -> Breaker:
+    """Half-open after three openings in a row."""
     b = breaker()
     for _ in range(3):
         b.open("slow", 0.0)
         b.wait(1e6)
-    b.passed(1000), b.passed(1000)
-    for _ in range(4):
-        b.passed(1000)
     assert b.opened == 3
-    b.passed(1000)
-    assert b.opened == 0
+    return b
+
+
+@pytest.mark.parametrize(("saved_s", "opened"), [((30.0, 20.0, -40.0), 1), ((30.0, 20.0, -60.0), 4)])
+def test_the_next_backoff_is_short_again_when_being_on_has_paid(saved_s: tuple[float, ...], opened: int) -> None:
+    b = opened_thrice()
+    for seconds in saved_s:
+        b.count(60.0, seconds)
+    b.open("slow", 0.0, slow=True)
+    assert b.opened == opened
+
+
+@pytest.mark.parametrize(("good", "opened"), [(5, 1), (4, 4)])
+def test_where_time_was_not_lost_it_must_have_been_good_for_long(good: int, opened: int) -> None:
+    """Outputs that are not valid, for one: drafts that save time do not excuse them."""
+    b = opened_thrice()
+    for _ in range(LIMITS.probes + good):
+        b.count(60.0, 10.0)
+        b.passed(1000)
+    b.open("invalid", 0.0)
+    assert b.opened == opened
+
+
+def test_failed_probes_must_be_earned_back() -> None:
+    b = breaker()
+    b.count(60.0, 1000.0)
+    b.open("slow", 0.0, slow=True)
+    for _ in range(2):
+        b.wait(1e6)
+        b.count(30.0, -20.0)
+        b.open("slow", 0.0, slow=True)
+    b.wait(1e6)
+    b.count(60.0, 30.0)
+    b.open("slow", 0.0, slow=True)
+    assert b.opened == 4, "30 s saved are less than 40 s lost"
+    b.wait(1e6)
+    b.count(60.0, 30.0)
+    b.open("slow", 0.0, slow=True)
+    assert b.opened == 1
+
+
+def test_a_share_of_the_time_may_be_lost() -> None:
+    b = breaker(Limits(allowance=0.01))
+    b.count(1000.0, -9.0)
+    b.open("slow", 0.0, slow=True)
+    b.wait(1e6)
+    b.count(1000.0, -11.0)
+    b.open("slow", 0.0, slow=True)
+    assert b.opened == 2
 
 
 def test_a_clock_set_back_does_not_keep_it_open_for_ever() -> None:
@@ -84,15 +129,16 @@ class Restarted(RuleBasedStateMachine):
     @rule(reason=st.sampled_from(["slow", "invalid"]))
     def open(self, reason: str) -> None:
         for b in (self.lives, self.dies):
-            b.open(reason, self.now_s)
+            b.open(reason, self.now_s, slow=reason == "slow")
 
     @rule(seconds=st.floats(0, 1000))
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
         assert self.lives.wait(self.now_s) == self.dies.wait(self.now_s)
 
-    @rule(steps=st.integers(0, 400))
-    def window(self, steps: int) -> None:
+    @rule(steps=st.integers(0, 400), saved_s=st.floats(-10, 10))
+    def window(self, steps: int, saved_s: float) -> None:
+        self.lives.count(60.0, saved_s), self.dies.count(60.0, saved_s)
         assert self.lives.passed(steps) == self.dies.passed(steps)
 
     @rule()
@@ -111,7 +157,15 @@ TestRestarted = Restarted.TestCase
 
 @pytest.mark.parametrize(
     "damage",
-    [{"phase": "ajar"}, {"opened": -1}, {"until_s": float("nan")}, {"until_s": None}, {"reason": 3}, {"other": 1}],
+    [
+        {"phase": "ajar"},
+        {"opened": -1},
+        {"until_s": float("nan")},
+        {"until_s": None},
+        {"saved_s": float("inf")},
+        {"reason": 3},
+        {"other": 1},
+    ],
 )
 def test_damaged_state_is_refused_and_changes_nothing(damage: dict[str, object]) -> None:
     b = breaker()
@@ -124,7 +178,16 @@ def test_damaged_state_is_refused_and_changes_nothing(damage: dict[str, object])
 
 @pytest.mark.parametrize(
     "limits",
-    [{"backoff_s": 0.0}, {"backoff_s": 9e9}, {"jitter": 1.0}, {"probes": 0}, {"steady": 0}, {"least_steps": -1}],
+    [
+        {"backoff_s": 0.0},
+        {"backoff_s": 9e9},
+        {"jitter": 1.0},
+        {"probes": 0},
+        {"steady": 0},
+        {"growth": 0.9},
+        {"allowance": 1.0},
+        {"least_steps": -1},
+    ],
 )
 def test_wrong_limits_are_refused(limits: dict[str, float]) -> None:
     with pytest.raises(ConfigError):

@@ -57,8 +57,9 @@ def test_it_finds_what_pays_and_keeps_its_budget(
     controller = goodput(StepCost.from_mapping(elsewhere), Setting(start > 0, None, start, None), seed)
     missed = regrets(controller, p, 120)
     assert missed[60:].mean() <= 0.03
-    # Expected losses keep the budget; what a window really lost is known afterwards and differs by noise.
-    assert controller.explored_s <= 0.015 * controller.seen_s
+    # Expected losses keep the budget. What a window really lost is known afterwards: the first ones, of whose settings
+    # nothing is known, may lose all of their time.
+    assert controller.explored_s <= 0.01 * controller.seen_s + 25
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -146,6 +146,16 @@ def test_duplicated_scrapes_and_idle_time_add_nothing() -> None:
     assert (w.start_s, w.steps) == (99.0, 10)
 
 
+def test_a_histogram_that_comes_back_has_not_grown_from_nothing() -> None:
+    windows = CounterWindows(size=2)
+    windows.add(Snapshot(0.0, 10, 30, 9, 20, (5, 3, 1)))
+    w = windows.add(Snapshot(10.0, 20, 60, 18, 50, (10, 6, 2), requests=9, steps=4000, sequence_s=500.0))
+    assert w.seconds == 0.0
+    assert w.tokens_per_s is None
+    w = windows.add(Snapshot(20.0, 30, 90, 27, 80, (15, 9, 3), requests=18, steps=4010, sequence_s=502.0))
+    assert w.seconds == 2.0
+
+
 def test_a_restart_drops_the_window_and_counts_it() -> None:
     engine, windows = Engine(), CounterWindows(size=2)
     engine.serve(5, 100, (60, 40, 20))

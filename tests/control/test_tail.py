@@ -60,6 +60,33 @@ def test_windows_pass_as_they_are(path: Path, plant: Any) -> None:
     assert s.poll() == windows
 
 
+def test_a_workload_may_be_called_requests(path: Path) -> None:
+    s = source(path, size=1)
+    append(path, request(1, workload="requests"))
+    assert [w.workload for w in s.poll()] == ["requests"]
+
+
+@given(st.lists(st.lists(st.integers(0, 50), max_size=4), min_size=1, max_size=6), st.booleans(), st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_positions_add_up_whatever_their_number(
+    path: Path, drafts: list[list[int]], offers: bool, reaches: bool
+) -> None:
+    """Requests with drafts of different lengths, with and without what was offered and reached."""
+    rows = []
+    for i, kept in enumerate(drafts):
+        given = {"offered": [60] * len(kept)} if offers and i % 2 else {}
+        given |= {"reached": [55] * len(kept)} if reaches and i % 3 else {}
+        rows.append(request(i, covered=70, kept=kept, **given))
+    path.write_text("")
+    append(path, *rows)
+    (window,) = source(path, size=len(rows), from_start=True).poll()
+    most = max(map(len, drafts))
+    for name, default in (("kept", None), ("offered", lambda r, j: 70), ("reached", lambda r, j: [70, *r["kept"]][j])):
+        sums = [sum(r.get(name, [default(r, i) for i in range(j + 1)] if default else [])[j] for r in rows
+                    if len(r["kept"]) > j) for j in range(most)]  # fmt: skip
+        assert list(getattr(window, name)) == sums
+
+
 def test_a_line_cut_by_a_writer_is_read_once_whole(path: Path) -> None:
     s = source(path, size=1)
     line = json.dumps(request(1)) + "\n"
@@ -102,18 +129,24 @@ def test_requests_that_stop_coming_still_make_a_window(path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{\n", "Expecting"),
-        ("[]\n", "must be a JSON object"),
+        ("{\n", "truncated"),
+        ("[]\n", "Expected `object`, got `array`"),
         (request(1, stepz=1), "did you mean 'steps'"),
-        ({"id": 1}, "needs 'end_s'"),
-        (request(1, steps=-1), "0 or more"),
-        (request(1, steps=True), "whole numbers"),
-        (request(1, kept="x"), "whole numbers"),
+        ({"id": 1}, "missing required field `end_s`"),
+        (request(1, steps=-1), ">= 0"),
+        (request(1, steps=True), "Expected `int`, got `bool`"),
+        (request(1, steps=1 << 50), "Expected `int` <"),
+        (request(1, kept="x"), "Expected `array`, got `str`"),
+        (request(1, kept=[1, 1.5, 0]), "$.kept"),
         (request(1, offered=[1]), "equally long"),
-        (request(1, end_s=float("nan")), "end_s"),
-        (request(1, seconds="x"), "seconds"),
+        (request(1, end_s=float("nan")), "invalid"),
+        (request(1, end_s=-1.0), "$.end_s"),
+        (request(1, seconds="x"), "$.seconds"),
+        (request(1, seconds=1e300), "$.seconds"),
         ("[" * 5000 + "\n", ""),
+        ('"\\ud800"\n', ""),
         ({"requests": 1}, "missing"),
+        ('[{"requests": 1}]\n', "must be a JSON object"),
     ],
 )
 def test_a_line_that_cannot_be_used_is_counted_and_the_others_are(path: Path, line: object, says: str) -> None:

@@ -13,6 +13,7 @@ from draftgate.control.lane import Decision
 from draftgate.control.setting import Setting
 from draftgate.control.watch import LaneState, Look
 from draftgate.control.window import Window
+from draftgate.observe.exporter import Exporter
 
 _WINDOW = Window(
     "code", "mine", 1000.0, 1060.0, requests=300, steps=100, covered=80, drafted=160, accepted=100, committed=200,
@@ -52,7 +53,9 @@ def look() -> Callable[..., Look]:
 def _program(name: str) -> str:
     path = shutil.which(name)
     if path is None:
-        pytest.fail(f"{name} is not installed, and what is exported must be checked with it: apt-get install -y prometheus")
+        pytest.fail(
+            f"{name} is not installed, and what is exported must be checked with it: apt-get install -y prometheus"
+        )
     return path
 
 
@@ -76,3 +79,18 @@ def free_port() -> Callable[[], int]:
             return int(probe.getsockname()[1])
 
     return find
+
+
+@pytest.fixture
+def feed(look: Callable[..., Look]) -> Callable[[Exporter], Exporter]:
+    """Gives an exporter one look in which every metric has a value."""
+
+    def fill(exporter: Exporter) -> Exporter:
+        off = replace(_WINDOW, covered=0, drafted=0, accepted=0, committed=100, kept=(), reached=(), offered=())
+        decisions = (_decision("change"), _decision())
+        exporter.looked(look(windows=(off, _WINDOW), decisions=decisions, failing=("source",)))
+        exporter.recorded("code", {"structural": (10, 9), "word": (20, 10)})
+        exporter.traced({"written": 7, "lagged": 2})
+        return exporter
+
+    return fill

@@ -1,17 +1,19 @@
 """Alert rules, run by Prometheus' own promtool: each fires in an incident and is silent otherwise."""
 
+import random
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from draftgate.control.breaker import Breaker, Limits
 from draftgate.errors import ConfigError
-from draftgate.observe.alerts import Choices, alerts, rules
+from draftgate.observe.alerts import FLAPS, Choices, alerts, rules
 from draftgate.observe.query import TARGET
 from draftgate.observe.table import metric
 
@@ -162,7 +164,7 @@ QUIET = [
     Scene("DraftgateMetricsStale", {SEEN: "0x20", CONTROLS: "0x20"}, 10),  # it stands by
     Scene("DraftgateNobodyControls", {CONTROLS: "0x20", at("draftgate_controls", AT | {"instance": "b"}): "1x20"}, 10),
     Scene("DraftgateBreakerOpen", {OPEN: "1x10 0x2 1x10"}, 20),  # a probe
-    Scene("DraftgateBreakerFlaps", {OPENED: "0 1 2x1 3x3 4x7 5x15 6x32"}, 62),  # open all the time, waits that double
+    Scene("DraftgateBreakerFlaps", {OPENED: f"0x10 {FLAPS}x52"}, 62),  # as often as if it never closes
     Scene("DraftgateReadBackDiffers", {IN_FORCE: "1x5 0 1x10"}, 10),  # settling
     Scene("DraftgateErrors", {ERRORS: "0+1x40"}, 30),  # now and then
     Scene("DraftgateTraceDrops", {DROPPED: "5x5 0x20"}, 10),  # the engine restarted
@@ -234,6 +236,16 @@ def test_every_metric_and_label_is_in_the_table() -> None:
         assert said <= labels
 
 
+def test_a_breaker_that_never_closes_does_not_flap() -> None:
+    """Not even if every probe fails at once."""
+    breaker, now_s, openings = Breaker(replace(Limits(), jitter=0.0), random.Random(0)), 0.0, 0
+    while now_s < 3600:
+        breaker.open("", now_s)
+        openings, now_s = openings + 1, breaker.until_s
+        breaker.wait(now_s)
+    assert 1 < openings < FLAPS
+
+
 def test_choices_reach_the_rules() -> None:
     made = rules(Choices(job="spec", structured="tools-.*", code_floor=0.9)).decode()
     assert 'up{job="spec"}' in made
@@ -254,3 +266,10 @@ def test_choices_reach_the_rules() -> None:
 def test_wrong_choices_are_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Choices(**fields)
+
+
+def test_promtool_accepts_the_scrape_configuration(promtool: str) -> None:
+    config = WRITTEN.with_name("prometheus.yml")
+    done = subprocess.run([promtool, "check", "config", str(config)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert yaml.safe_load(config.read_text())["scrape_configs"][0]["job_name"] == Choices().job

@@ -16,7 +16,8 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from draftgate.observe.grafana import ROWS, dashboard
+from draftgate.observe.grafana import dashboard
+from draftgate.observe.panels import ROWS
 from draftgate.observe.query import TARGET
 from draftgate.observe.table import METRICS, metric
 
@@ -151,7 +152,9 @@ def test_every_metric_and_label_is_in_the_table(expr: str, legend: str) -> None:
     asked = set(re.findall(r"(\w+)[=!]~?\"", expr)) | set(re.findall(r"{{(\w+)}}", legend))
     for group in re.findall(r"by \(([^)]*)\)", expr):
         asked |= set(group.split(", "))
-        assert set(re.findall(r"{{(\w+)}}", legend)) <= set(group.split(", ")), "the legend asks for a label summed away"
+        assert set(re.findall(r"{{(\w+)}}", legend)) <= set(group.split(", ")), (
+            "the legend asks for a label summed away"
+        )
     assert asked <= labels
 
 

@@ -1,6 +1,7 @@
 """A real Prometheus scrapes the exporter, loads the rules and answers every query of the dashboard."""
 
 import json
+import re
 import subprocess
 import time
 import urllib.parse
@@ -10,13 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from draftgate.control.window import Window
 from draftgate.observe.alerts import Choices, rules
 from draftgate.observe.exporter import Exporter
-from draftgate.observe.grafana import ROWS
+from draftgate.observe.panels import ROWS
 from draftgate.observe.table import METRICS
 
 _DEADLINE_S = 60.0
@@ -74,25 +73,10 @@ def value(api: str, expr: str) -> float | None:
     return float(found[0]["value"][1]) if found else None
 
 
-@pytest.fixture
-def feed(window: Callable[..., Window], decision: Callable[..., Any], look: Callable[..., Any]) -> Callable[[Exporter], None]:
-    """Gives an exporter one look in which everything has a value."""
-
-    def fill(exporter: Exporter) -> None:
-        off = window(covered=0, drafted=0, accepted=0, committed=100, kept=(), reached=(), offered=())
-        decisions = (decision("change"), decision("hold"))
-        exporter.looked(look(windows=(off, window()), decisions=decisions, failing=("source",)))
-        exporter.recorded("code", {"structural": (10, 9), "word": (20, 10)})
-        exporter.traced({"written": 7, "lagged": 2})
-
-    return fill
-
-
 def test_a_real_prometheus_gets_everything(
-    prometheus: str, tmp_path: Path, free_port: Callable[[], int], feed: Callable[[Exporter], None]
+    prometheus: str, tmp_path: Path, free_port: Callable[[], int], feed: Callable[[Exporter], Exporter]
 ) -> None:
-    exporter = Exporter(["code"])
-    feed(exporter)
+    exporter = feed(Exporter(["code"]))
     with exporter.serve(0) as port, running(prometheus, tmp_path, port, free_port()) as api:
         until(lambda: value(api, 'up{job="draftgate"}') == 1, "a scrape succeeds")
         names = set(get(f"{api}/label/__name__/values"))
@@ -110,19 +94,22 @@ def test_a_real_prometheus_gets_everything(
         for panels in ROWS.values():
             for panel in panels:
                 for expr, _ in panel.queries:
-                    for name in ("job", "instance", "workload"):
-                        expr = expr.replace(f"${name}", ".*")
-                    until(lambda e=expr.replace("$over", "1m"): query(api, e), f"{panel.title} has data")
+                    asked = re.sub(r"\$(job|instance|workload)", ".*", expr).replace("$over", "1m")
+                    until(lambda asked=asked: query(api, asked), f"{panel.title} has data")
 
         groups = until(
-            lambda: (g := get(f"{api}/rules")["groups"]) and all(r["lastEvaluation"][:4] != "0001" for r in g[0]["rules"]) and g,
+            lambda: (
+                (g := get(f"{api}/rules")["groups"])
+                and all(r["lastEvaluation"][:4] != "0001" for r in g[0]["rules"])
+                and g
+            ),
             "the rules have been evaluated",
         )
         assert [r["health"] for r in groups[0]["rules"]] == ["ok"] * len(groups[0]["rules"])
 
 
 def test_a_restarted_controller_is_a_reset_and_not_a_fall(
-    prometheus: str, tmp_path: Path, free_port: Callable[[], int], feed: Callable[[Exporter], None]
+    prometheus: str, tmp_path: Path, free_port: Callable[[], int], feed: Callable[[Exporter], Exporter]
 ) -> None:
     """300 tokens are scraped of the first controller beyond its first scrape, and 200 of the second."""
     port, steps = free_port(), "draftgate_accepted_tokens_total"

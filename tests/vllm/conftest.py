@@ -12,6 +12,7 @@ from draftgate.testing import hf
 # Before vLLM is imported: one process, one thread, little memory, no network.
 os.environ |= {
     "HF_HUB_OFFLINE": "1",
+    "NUMBA_NUM_THREADS": "1",  # the n-gram drafter's; else it sets OpenMP's threads too, whose barriers spin
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -36,7 +36,7 @@ KEY = "sesame"
 # The worker is made a process of its own, as with several ranks.
 OPTIONS = (
     f"--api-key {KEY} --distributed-executor-backend mp --enforce-eager --dtype float32 --max-model-len 512 "
-    "--max-num-seqs 16"
+    "--max-num-seqs 16 --num-gpu-blocks-override 100"
 ).split()
 
 
@@ -148,10 +148,10 @@ def test_what_is_set_is_read_back_and_acts_at_once(server: Server) -> None:
 def test_a_change_acts_within_a_request(server: Server) -> None:
     """Nothing is kept before the change; from then on everything is."""
     before = server.counted()
-    body = {"model": server.model, "prompt": PROMPT, "max_tokens": 300, "stream": True, "temperature": 0.0}
+    body = {"model": server.model, "prompt": PROMPT, "max_tokens": 450, "stream": True, "temperature": 0.0}
     with server.http.stream("POST", "/v1/completions", json=body | {"ignore_eos": True}) as stream:
         events = (line for line in stream.iter_lines() if line.startswith("data: {"))
-        for _ in range(20):
+        for _ in range(5):
             next(events)
         assert server.counted()["accepted_tokens"] == before["accepted_tokens"]
         server.set(ALWAYS)
@@ -159,7 +159,7 @@ def test_a_change_acts_within_a_request(server: Server) -> None:
     after = server.counted()
     kept = after["accepted_tokens"] - before["accepted_tokens"]
     assert kept > 0
-    assert rest < 280  # events, each of one or more tokens
+    assert rest < 445  # events, each of one or more tokens
 
 
 BAD: list[tuple[bytes, str]] = [

@@ -34,6 +34,7 @@ def test_a_server_starts_with_it_and_drafts_as_it_says(tiny_dir: Path, tmp_path:
     alone = next(k for first, _, k in schedule if first == 1)
     assert 0 < alone < 7
     options = ["--served-model-name", "tiny", "--enforce-eager", "--dtype", "float32", "--max-model-len", "256"]
+    options += ["--num-gpu-blocks-override", "40"]
     body = {"model": "tiny", "prompt": "a = 1\nb = 2\na = 1\nb = 2\na =", "max_tokens": 48, "temperature": 0.0}
     with serve(str(tiny_dir), config, tmp_path / "log", options, {"VLLM_PLUGINS": ""}) as url:
         answer = Client(url).send("POST", "/v1/completions", body | {"ignore_eos": True})

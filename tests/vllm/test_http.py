@@ -28,6 +28,7 @@ from draftgate.workload.prompt import Message, Prompt, Workload
 K = 7  # the longest draft that the suite asks for
 NGRAM = {"method": "ngram", "num_speculative_tokens": K, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
 OPTIONS = ["--served-model-name", "tiny", "--enforce-eager", "--dtype", "float32", "--max-model-len", "256"]
+OPTIONS += ["--num-gpu-blocks-override", "40"]  # of 128 tokens; else the cache takes a GiB
 REPEAT = Prompt(id="repeat", prompt="a = 1\nb = 2\nc = 3\na = 1\nb = 2\nc = 3\na = 1\nb =", language="python")
 
 

@@ -22,12 +22,12 @@ from vllm import SamplingParams
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM and what it imports warn a lot
 
 K = 3
-REQUESTS, LENGTH = 420, 60  # 25,200 sampled tokens
+LENGTH = 60
 PROMPT = [5, 9, 1, 20]
 HEAT = 0.9
 BINS = 7  # the six likeliest tokens of a place, and all others
 LOSSLESS = Policy("lossless-3", "lossless", length=Fixed(K))
-LOOSE = Policy("loose-3", "threshold-or-lossless", 0.2, length=Fixed(K))
+LOOSE = Policy("loose-3", "threshold-or-lossless", 0.1, length=Fixed(K))
 
 Texts = list[list[int]]
 
@@ -39,6 +39,7 @@ def llm(toy_dir: Path, toy_draft_dir: Path) -> Iterator[Any]:
     made = start(str(toy_dir), draft | {"num_speculative_tokens": K}, 128, 1, 128, options)
     yield made
     made.llm_engine.engine_core.shutdown()
+    PLUGIN.runners.clear()  # else this one, whose tokens have no classes, is asked until the garbage collector finds it
 
 
 def written(llm: Any, policies: PolicySet | None, asks: Sequence[dict[str, str] | None]) -> Texts:
@@ -78,7 +79,7 @@ def surprise(model: Path, texts: Texts) -> float:
 def test_vllms_own_rule_follows_the_target(llm: Any, toy_dir: Path, toy_draft_dir: Path) -> None:
     """On the CPU build that takes the repair in cpu_fix.py; and the test can tell the target from its draft."""
     assert "bug seen" in PLUGIN.cpu_sampling
-    texts = written(llm, None, [None] * REQUESTS)
+    texts = written(llm, None, [None] * 340)  # 20,400 sampled tokens
     assert surprise(toy_dir, texts) > 1e-3
     assert surprise(toy_draft_dir, texts) < 1e-9
 
@@ -86,8 +87,8 @@ def test_vllms_own_rule_follows_the_target(llm: Any, toy_dir: Path, toy_draft_di
 def test_lossless_follows_the_target_and_a_loose_rule_beside_it_does_not(llm: Any, toy_dir: Path) -> None:
     """With a rule of another kind in its batch, draftgate verifies both."""
     before = sum(state.verified for state in PLUGIN.runners.values())
-    asks = [{"draftgate_policy": LOOSE.name} if i % 3 == 0 else None for i in range(REQUESTS * 3 // 2)]
+    asks = [{"draftgate_policy": LOOSE.name} if i % 3 == 0 else None for i in range(510)]
     texts = written(llm, PolicySet((LOSSLESS, LOOSE), LOSSLESS.name), asks)
     assert sum(state.verified for state in PLUGIN.runners.values()) > before + 100
     assert surprise(toy_dir, [text for text, ask in zip(texts, asks, strict=True) if ask is None]) > 1e-3
-    assert surprise(toy_dir, [text for text, ask in zip(texts, asks, strict=True) if ask]) < 1e-9
+    assert surprise(toy_dir, [text for text, ask in zip(texts, asks, strict=True) if ask]) < 1e-6

@@ -97,6 +97,18 @@ def test_conversations_go_through_the_models_template(lookup: VllmOffline) -> No
     assert said.rstrip().endswith("<|im_start|>assistant")
 
 
+def test_the_cache_holds_what_can_run_at_once_and_little_more(
+    lookup: VllmOffline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM writes to all of it when it starts: by default 92% of a machine's memory."""
+    config = lookup._llm.llm_engine.vllm_config.cache_config
+    assert 4 * 256 <= (config.num_gpu_blocks - 1) * config.block_size <= 4 * 256 * 2
+    monkeypatch.setattr(lookup._stepper._scheduler, "_preempt_request", lambda *_: pytest.fail("no room"))
+    long = replace(lookup.encode(REPEAT, "w", 8, Sampling()), tokens=(7,) * 190, max_tokens=66)
+    for done in lookup.generate([replace(long, id=str(i)) for i in range(4)], Policy("exact", length=Fixed(7))):
+        assert len(done.tokens) == 66 or done.finish == "stop"
+
+
 def test_nothing_of_a_failed_run_stays_behind(lookup: VllmOffline, monkeypatch: pytest.MonkeyPatch) -> None:
     request, policy = lookup.encode(REPEAT, "w", 16, Sampling()), Policy("exact", length=Fixed(3))
     before = lookup.generate([request], policy)[0]

@@ -79,6 +79,7 @@ def main(model: str, kind: str) -> None:
         dtype="float32",
         max_model_len=512,
         max_num_seqs=4,
+        num_gpu_blocks_override=40,
     )
     print(json.dumps(ngram(llm) if kind == "ngram" else plain(llm)))
 

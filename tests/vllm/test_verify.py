@@ -76,7 +76,7 @@ def a_batch(
     rows = Rows(*(torch.from_numpy(rng.integers(0, most, r)) for most in (len(POLICIES), len(LANGUAGES), 12)))
     ends = torch.from_numpy(counts.cumsum().astype(np.int32))
     draft = Draft(torch.from_numpy(tokens), ends, int(counts.max()), probs)
-    return rows, draft, torch.from_numpy(logits), torch.from_numpy(rng.integers(0, V, r))
+    return rows, draft, torch.from_numpy(logits), torch.from_numpy(rng.integers(0, V, r, np.int32))
 
 
 def parts(draft: Draft) -> list[slice]:
@@ -187,7 +187,7 @@ def test_lossless_gives_what_vllm_gives(vllm_sampler: Any, decoding: str, drawn:
         return function(draft.tokens, counts, draft.most, draft.ends, probs, logits, bonus[:, None], sampling)
 
     tables = tables_of([Policy("lossless", "lossless"), *([] if drawn else [Policy("exact")])])
-    rows = replace(rows, slot=rows.slot % len(tables.rules))
+    rows = replace(rows, slot=rows.slot % (1 if drawn else 2))
     own, ours = call(vllm_sampler.rejection_sample), call(lambda *args: verify_v1(tables, rows, *args))
     assert ours.tokens.tolist() == own.tolist()
     assert ours.tokens.dtype == own.dtype

@@ -65,7 +65,9 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
 @click.option("--on-exit", default="keep", show_default=True, type=click.Choice(["keep", "restore", "off"]))
 @click.option("--health", metavar="[HOST:]PORT", help="Serve /healthz and /readyz there.")
 @click.option("--metrics-port", metavar="[HOST:]PORT", help="Serve what control sees to Prometheus there.")
-@click.option("--otlp", metavar="URL", help="Push it to this collector.  [default: OTEL_EXPORTER_OTLP_ENDPOINT, if set]")
+@click.option(
+    "--otlp", metavar="URL", help="Push it to this collector.  [default: OTEL_EXPORTER_OTLP_ENDPOINT, if set]"
+)
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),

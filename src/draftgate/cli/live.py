@@ -49,7 +49,9 @@ _K = 7
 )
 @click.option("--knob", default="tau", show_default=True, type=click.Choice(["tau", "k", "cut"]), help="For pid.")
 @click.option("--target-acceptance", default=0.60, show_default=True, type=click.FloatRange(0, 1), help="For pid.")
-@click.option("--window", "size", default=16, show_default=True, type=click.IntRange(1), help="Requests of a window.")
+@click.option(
+    "--window", "steps", default=250, show_default=True, type=click.IntRange(1), help="Decode steps of a window."
+)
 @click.option(
     "--rate", type=click.FloatRange(0, min_open=True), help="Requests a second.  [default: one after another]"
 )
@@ -61,7 +63,7 @@ def command(
     phase: float,
     choice: Choice,
     policy: Path | None,
-    size: int,
+    steps: int,
     rate: float | None,
     out: Path | None,
     max_tokens: int,
@@ -92,7 +94,7 @@ def command(
         cost = engine.measure_cost([1], max(p.length.most for p in base.policies) + 1, _COST_S)
         with tempfile.TemporaryDirectory() as scratch:
             asked = Options(controller=controller, cost=cost, knob=knob, target=target_acceptance)
-            live = Live(engine, base, out or Path(scratch), asked, _say, time.time, size, seed=sampling.seed)
+            live = Live(engine, base, out or Path(scratch), asked, _say, least_steps=steps, seed=sampling.seed)
             for requests in phases:
                 _phase(live, requests, rate, phase, sampling.seed)
             live.loop.stop("keep")

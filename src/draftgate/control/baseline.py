@@ -12,6 +12,7 @@ from draftgate.errors import ConfigError
 __all__ = ["Baseline"]
 
 _KEEP = 0.8  # of earlier evidence, at each further window at that batch size
+_MOST = math.log(1.5)  # that one window may differ from what was known: a host that paused must not be believed
 
 
 @dataclass(slots=True)
@@ -37,8 +38,9 @@ class Baseline:
         if not rate or not window.steps:
             return
         if window.covered == 0:
-            at = _bin(window.batch)
-            self.seen[at] = _mixed(self.seen.get(at), math.log(rate))
+            at, known = _bin(window.batch), self.at(window.batch)
+            new = math.log(rate) if known is None else _near(math.log(known), math.log(rate))
+            self.seen[at] = _mixed(self.seen.get(at), new)
         if self.table is not None:
             self.ratio = _mixed(self.ratio, math.log(rate / _modelled(self.table, window)))
 
@@ -81,4 +83,8 @@ def _bin(batch: float | None) -> int:
 
 
 def _mixed(old: float | None, new: float) -> float:
-    return new if old is None else _KEEP * old + (1 - _KEEP) * new
+    return new if old is None else _KEEP * old + (1 - _KEEP) * _near(old, new)
+
+
+def _near(known: float, new: float) -> float:
+    return min(max(new, known - _MOST), known + _MOST)

@@ -3,8 +3,10 @@
 Counts are forgotten exponentially, so a belief follows drifting traffic and fades to ignorance where nothing is seen.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -15,10 +17,12 @@ from draftgate.control.window import Window
 from draftgate.cost.steps import StepCost
 from draftgate.errors import ConfigError
 
-__all__ = ["Acceptance", "Bias", "StepTable", "conditional_of"]
+__all__ = ["Acceptance", "Bias", "StepTable", "committed", "conditional_of"]
 
 _PRIOR_N = 4.0  # drafts that the prior is worth at each position
-_BIAS_N = 0.4  # windows: noise of 5% each against settings that differ from the model by 8%
+_OWN = 0.08  # relative standard deviation of what settings have for themselves
+_NOISE = 0.07  # of what the first window after a change shows of that
+_STAYS = 0.5 ** (1 / 40)  # of it after a window: half after 40
 
 
 @dataclass(slots=True)
@@ -70,19 +74,18 @@ class Acceptance:
         What position i - 1 has above or below its prior is expected of position i too, until i has its own evidence.
         """
         n = self.before + _PRIOR_N
-        mean = np.empty(len(n))
-        carried = 1.0
-        for i, prior in enumerate(self.prior):
-            mean[i] = (self.kept[i] + _PRIOR_N * min(prior * carried, 1.0)) / n[i]
-            carried = mean[i] / prior if prior > 0 else 1.0
+        means, carried = [], 1.0
+        for prior, kept, of in zip(self.prior.tolist(), self.kept.tolist(), n.tolist(), strict=True):
+            means.append((kept + _PRIOR_N * min(prior * carried, 1.0)) / of)
+            carried = means[-1] / prior if prior > 0 else 1.0
+        mean = np.array(means)
         high: NDArray[np.float64] = np.minimum(mean + optimism * np.sqrt(mean * (1 - mean) / n + 1 / n**2), 1.0)
         return high if optimism else mean
 
     def committed(self, optimism: float = 0.0) -> NDArray[np.float64]:
         """Tokens that a step which drafts at most k = 0..most commits, bonus token included [most + 1]."""
-        conditional = self.conditional(optimism).tolist()
-        kept = [_kept(conditional, k) for k in range(len(conditional) + 1)]
-        return 1.0 + self.coverage * np.array(kept)
+        tokens: NDArray[np.float64] = committed([self], optimism)[0]
+        return tokens
 
     def shares(self) -> NDArray[np.float64]:
         """Share of all steps whose draft has position i [most]."""
@@ -118,26 +121,43 @@ class Acceptance:
         self.steps, self.covered = steps, covered
 
 
-def _kept(conditional: Sequence[float], k: int) -> float:
-    """Tokens that drafts of k keep on average, from what longer ones kept by position.
+def committed(ways: Sequence[Acceptance], optimism: float = 0.0) -> NDArray[np.float64]:
+    """Tokens that a step which drafts at most k = 0..most commits, for beliefs of equal length [ways, most + 1]."""
+    conditional = np.array([way.conditional(optimism) for way in ways])
+    coverage = np.array([way.coverage for way in ways])
+    return 1.0 + coverage[:, None] * _kept(conditional)
+
+
+def _kept(conditional: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Tokens that drafts of k = 0..most keep on average, from what longer ones kept by position [ways, most + 1].
 
     Acceptance comes in runs: after k kept tokens, the next draft starts where a longer one would have gone on, and does
     at least as well. So this walks in strides of k + 1 through the positions, as long as everything is kept. Cutting
     long drafts off at k instead is 8 to 14% too low.
     """
-    tokens = steps = 0.0
-    begins = 1.0  # chance that a run begins a draft at this stride
-    for start in range(0, len(conditional), k + 1):
-        survives = begins
-        for i in range(k):
-            here = conditional[start + i] if start + i < len(conditional) else 0.0
-            survives *= max(here, conditional[i])
-            tokens += survives
-        steps += begins
-        if start + k >= len(conditional):
-            break
-        begins = survives * conditional[start + k]
-    return tokens / steps
+    at, inside, bonus, starts = _strides(conditional.shape[1])
+    chance = np.pad(conditional, ((0, 0), (0, 1)))  # nothing is kept past the end
+    here = np.maximum(chance[:, at], chance[:, None, None, : at.shape[2]])
+    survives = np.where(inside, here, 1.0).cumprod(axis=3)
+    begins = np.ones(bonus.shape) * starts  # chance that a run begins a draft at this stride
+    begins = np.broadcast_to(begins, (len(chance), *begins.shape)).copy()
+    begins[:, :, 1:] *= (survives[:, :, :-1, -1] * chance[:, bonus[:, :-1]]).cumprod(axis=2)
+    kept: NDArray[np.float64] = (begins * (survives * inside).sum(axis=3)).sum(axis=2) / begins.sum(axis=2)
+    return kept
+
+
+@lru_cache(maxsize=8)
+def _strides(most: int) -> tuple[NDArray[Any], ...]:
+    """For drafts of k = 0..most, at each stride: its positions, which of them there are, its bonus token, if it starts.
+
+    Shapes [most + 1, most, most], the same, [most + 1, most] twice; positions past the end are `most`.
+    """
+    k = np.arange(most + 1)[:, None, None]
+    start = np.arange(most)[:, None] * (k + 1)
+    inside = np.broadcast_to(np.arange(most) < k, (most + 1, most, most))
+    at = np.minimum(start + np.arange(most), most)
+    start = start[:, :, 0]
+    return at, inside, np.minimum(start + k[:, :, 0], most), start < most
 
 
 class StepTable:
@@ -163,26 +183,59 @@ class StepTable:
 
 @dataclass(slots=True)
 class Bias:
-    """How much faster or slower than modelled each setting really is, as decayed means of log(measured / modelled).
+    """How much faster or slower than modelled each setting really is.
 
-    What all settings share (another clock rate, a busy host) cancels when they are compared; what one has for itself
-    counts as far as it was seen.
+    log(measured / modelled) of a window is a level that all settings share (another clock rate, a busy host, longer
+    prompts), which drifts and jumps, and what the setting has for itself, which hardly changes. Only a change of the
+    setting tells them apart: the first window after one says how the two settings differ, all others follow the level.
+
+    Attributes:
+        unlike: settings that may differ more from the others than these do from each other, and by how much.
+        seen: own log factor by setting, and its variance.
+        level: the shared one; None before the first window.
+        last: setting of the last window.
     """
 
-    seen: dict[str, tuple[float, float]] = field(default_factory=dict)  # name -> (weight, weighted sum)
+    unlike: Mapping[str, float] = field(default_factory=dict)
+    seen: dict[str, tuple[float, float]] = field(default_factory=dict)
+    level: float | None = None
+    last: str | None = None
 
-    def learn(self, name: str, measured: float, modelled: float, keep: float) -> None:
-        """Take one window's throughputs, both positive; `keep` is what stays of all earlier evidence."""
-        self.seen = {other: (n * keep, total * keep) for other, (n, total) in self.seen.items()}
-        n, total = self.seen.get(name, (0.0, 0.0))
-        self.seen[name] = (n + 1.0, total + float(np.log(measured / modelled)))
+    def learn(self, name: str, measured: float, modelled: float) -> None:
+        """Take one window's throughputs, both positive."""
+        self.seen = {other: self._faded(other) for other in self.seen}
+        ratio = math.log(measured / modelled)
+        own, variance = self._of(name)
+        if self.level is not None and name != self.last:
+            most = 3 * self._spread(name)  # beyond it, the host has paused
+            differs = min(max(ratio - self.level - own, -most), most)
+            gain = variance / (variance + _NOISE**2)
+            own += gain * differs
+            self.seen[name] = own, variance * (1 - gain)
+        level = ratio - own
+        self.level = level if self.level is None else (self.level + level) / 2
+        self.last = name
 
-    def factor(self, name: str) -> float:
-        """What to multiply a modelled throughput by."""
-        n, total = self.seen.get(name, (0.0, 0.0))
-        weights, totals = zip(*self.seen.values(), strict=True) if self.seen else ((0.0,), (0.0,))
-        shared = sum(totals) / sum(weights) if sum(weights) else 0.0
-        return float(np.exp((total + _BIAS_N * shared) / (n + _BIAS_N)))
+    def factors(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """What to multiply modelled throughputs by to compare them; the shared level is left out."""
+        factors: NDArray[np.float64] = np.exp([self._of(name)[0] for name in names])
+        return factors
+
+    def spreads(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Relative standard deviations of these factors."""
+        return np.sqrt([self._of(name)[1] for name in names])
+
+    def _spread(self, name: str) -> float:
+        return self.unlike.get(name, _OWN)
+
+    def _of(self, name: str) -> tuple[float, float]:
+        return self.seen.get(name, (0.0, self._spread(name) ** 2))
+
+    def _faded(self, name: str) -> tuple[float, float]:
+        """What is still believed a window later: everything fades to not knowing."""
+        own, variance = self.seen[name]
+        unknown = self._spread(name) ** 2
+        return own * _STAYS, unknown + (variance - unknown) * _STAYS**2
 
 
 def conditional_of(survival: Sequence[float], most: int) -> NDArray[np.float64]:

@@ -3,10 +3,10 @@
     closed --reason--> open --time is up--> half-open --enough good windows--> closed
                         ^------------reason------'
 
-Opening acts at once. Every opening in a row doubles the time until the next probe, up to a cap, with jitter so that a
-fleet does not probe together. It is short again when being on has paid: until it opened, more time was saved than lost.
-So it neither stays off for ever nor flaps at a loss, and short bursts of bad drafts cost little. Its state is saved: a
-restart neither forgets an open breaker nor opens a closed one.
+Opening acts at once. Every opening in a row lengthens the time until the next probe, up to a cap, with jitter so that a
+fleet does not probe together. It is short again when being on has paid: since it was last short, more time was saved
+than lost, failed probes included. So it neither stays off for ever nor flaps at a loss, and short bursts of bad drafts
+cost little. Its state is saved: a restart neither forgets an open breaker nor opens a closed one.
 """
 
 import math
@@ -38,28 +38,36 @@ class Limits:
 
     Attributes:
         backoff_s: seconds until the first probe.
+        growth: factor on these seconds at each opening in a row, in [1, 10].
         cap_s: longest time until a probe.
         jitter: relative spread of these times, in [0, 1).
         probes: good windows that close it.
         steady: good windows while closed that must have paid, where it opens for another reason than lost time.
+        allowance: share of all time that may be lost; it is added to what was saved.
         least_steps: decode steps below which a window of probation is no evidence.
 
     Raises:
         ConfigError: a value is out of range.
     """
 
-    backoff_s: float = 10.0
+    backoff_s: float = 8.0
+    growth: float = 1.8
     cap_s: float = 3600.0
     jitter: float = 0.2
     probes: int = 2
     steady: int = 5
+    allowance: float = 0.01
     least_steps: int = 200
 
     def __post_init__(self) -> None:
-        if not 0 < self.backoff_s <= self.cap_s < math.inf or not 0 <= self.jitter < 1:
-            raise ConfigError(f"breaker: needs 0 < backoff_s <= cap_s and jitter in [0, 1) but got {self}")
-        if min(self.probes, self.steady) < 1 or self.least_steps < 0:
-            raise ConfigError(f"breaker: needs probes and steady of 1 or more, least_steps >= 0 but got {self}")
+        if not 0 < self.backoff_s <= self.cap_s < math.inf or not 0 <= self.jitter < 1 or not 1 <= self.growth <= 10:
+            raise ConfigError(
+                f"breaker: needs 0 < backoff_s <= cap_s, growth in [1, 10] and jitter in [0, 1) but got {self}"
+            )
+        if min(self.probes, self.steady) < 1 or self.least_steps < 0 or not 0 <= self.allowance < 1:
+            raise ConfigError(
+                f"breaker: needs probes and steady of 1 or more, least_steps >= 0, allowance in [0, 1) but got {self}"
+            )
 
 
 @dataclass(slots=True)
@@ -70,7 +78,7 @@ class Breaker:
         opened: openings in a row, since it was last steady.
         until_s: when an open breaker probes, seconds since 1970.
         good: good windows in a row in this phase.
-        saved_s: engine seconds saved since it was last switched on, against no speculation; negative when lost.
+        saved_s: engine seconds saved against no speculation since the wait was last short; negative when lost.
         reason: why it last opened; None when it never did.
     """
 
@@ -96,8 +104,8 @@ class Breaker:
         """
         limits = self.limits
         if self.on and self.saved_s >= 0 and (slow or self.good >= limits.steady):
-            self.opened = 0
-        wait_s = min(limits.backoff_s * 2.0 ** min(self.opened, 60), limits.cap_s)
+            self.opened, self.saved_s = 0, 0.0
+        wait_s = min(limits.backoff_s * limits.growth ** min(self.opened, 60), limits.cap_s)
         self.opened += 1
         self.until_s = now_s + wait_s * (1 + limits.jitter * self.rng.uniform(-1, 1))
         self.phase, self.good, self.reason = Phase.OPEN, 0, reason
@@ -110,13 +118,12 @@ class Breaker:
         self.until_s = min(self.until_s, now_s + self.limits.cap_s * (1 + self.limits.jitter))
         if now_s < self.until_s:
             return False
-        self.phase, self.good, self.saved_s = Phase.HALF_OPEN, 0, 0.0
+        self.phase, self.good = Phase.HALF_OPEN, 0
         return True
 
-    def count(self, saved_s: float) -> None:
-        """Book the seconds that a window which ran with speculation has saved; to be called before it is judged."""
-        if self.on:
-            self.saved_s += saved_s
+    def count(self, seconds: float, saved_s: float) -> None:
+        """Book a window, before it is judged: its engine seconds, and those it saved against no speculation."""
+        self.saved_s += saved_s + self.limits.allowance * seconds
 
     def passed(self, steps: int) -> bool:
         """Take a window without a reason to open; returns whether that has just closed a half-open breaker."""

@@ -29,11 +29,15 @@ class Controller(Protocol):
 
     @property
     def trying(self) -> bool:
-        """Whether the setting is only tried."""
+        """Whether the setting is only tried, and may lose time, which the controller has budgeted."""
         ...
 
     def update(self, window: Window) -> Change | None:
         """Take one window, which ran under `setting`; None keeps it. A change is in `setting` at once."""
+        ...
+
+    def give_up(self, window: Window) -> None:
+        """Go back from what is only tried: speculation is switched off because of this window under it."""
         ...
 
     def to_mapping(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Snapshot:
         generated: output tokens; first_tok: requests that got their first token, which the prefill chose.
         kept: drafting steps that kept position i.
         requests, errors: finished and failed requests.
-        steps, sequence_s: decode steps of sequences, and the seconds they took, summed over sequences.
+        steps, sequence_s: decode steps of sequences, and the seconds they took, summed over sequences; both or none.
         running: sequences being decoded at that moment.
         judged, valid: outputs that were checked, those that passed.
         latency: requests by upper bound of their seconds per output token, cumulative.
@@ -139,7 +139,8 @@ def _between(base: Snapshot, now: Snapshot, policy: str, batch: float | None) ->
         kept=tuple(kept),
         reached=tuple(reached),
         offered=tuple(offered),
-        seconds=d["sequence_s"] / (batch or 1.0),
+        # What was not counted at both scrapes has not grown from 0 between them.
+        seconds=0.0 if counted is None else d["sequence_s"] / (batch or 1.0),
         batch=batch,
         judged=int(d["judged"]),
         valid=int(d["valid"]),

@@ -9,15 +9,15 @@ and then a window runs under another setting. A budget bounds what that costs, a
 every one of its tokens were accepted is not tried at all.
 """
 
-import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from draftgate.control.belief import Acceptance, Bias, StepTable, conditional_of
+from draftgate.control.belief import Acceptance, Bias, StepTable, committed, conditional_of
 from draftgate.control.controller import Change
 from draftgate.control.setting import OFF, Setting
 from draftgate.control.window import Window
@@ -27,9 +27,16 @@ from draftgate.errors import ConfigError
 __all__ = ["Candidate", "Goodput"]
 
 _OPTIMISM = 2.0  # standard errors
-_SPREAD = 0.05  # relative standard deviation of a window's throughput
+_UNLIKE = 0.25  # relative standard deviation of off against all that drafts: drafting may cost other than measured
 _TRIES = 0.1  # of the windows in which something is worth trying
+_STAKE = 0.1  # of lately saved time, that finding back from off may cost
+_GRACE = 0.5  # windows that trying may cost before the budget has grown: at first nothing is known
+_LATELY = 20.0  # windows after which saved time has lost half its weight
+_SECONDS = ("explored_s", "seen_s", "saved_s")
+_OFF = 0  # among the settings
 _Way = tuple[float | None, float | None]  # tau, cut
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,7 @@ class Goodput:
     Attributes:
         setting: what is in force.
         explored_s, seen_s: engine seconds lost to trying other settings, and all seconds seen.
+        saved_s: engine seconds that drafts saved lately.
     """
 
     def __init__(
@@ -62,7 +70,7 @@ class Goodput:
         rng: random.Random,
         memory: float = 5.0,
         hysteresis: float = 0.02,
-        explore: float = 0.01,
+        explore: float = 0.005,
         least_steps: int = 200,
     ) -> None:
         """Start at a setting.
@@ -84,111 +92,137 @@ class Goodput:
         if not memory > 0 or not 0 <= explore < 1 or not 0 <= hysteresis < 1:
             raise ConfigError("goodput: memory must be positive, explore and hysteresis in [0, 1)")
         self.setting = setting
-        self.explored_s = self.seen_s = 0.0
+        self.explored_s = self.seen_s = self.saved_s = 0.0
         self._settings = [OFF, *(c.setting for c in allowed)]
+        self._names = [str(s) for s in self._settings]
         most = max(s.k for s in (*self._settings, setting))
         self._table = StepTable(cost, most)
         self._ways: dict[_Way, Acceptance] = {}
         for c in allowed:
             self._ways.setdefault((c.setting.tau, c.setting.cut), Acceptance(conditional_of(c.survival, most)))
-        self._bias = Bias()
+        ways = list(self._ways)
+        # Off is no draft in any way.
+        self._way = np.array([0, *(ways.index((c.setting.tau, c.setting.cut)) for c in allowed)])
+        self._k = np.array([s.k for s in self._settings])
+        self._bias = Bias({str(OFF): _UNLIKE})
         self._rng, self._keep = rng, 0.5 ** (1 / memory)
         self._hysteresis, self._explore, self._least_steps = hysteresis, explore, least_steps
-        self._home: Setting | None = None  # where to return after a window of exploration
+        self._home: int | None = None  # where to return after a window of exploration
+        self._risky = False
 
     @property
     def trying(self) -> bool:
-        """Whether the present setting is tried for a window."""
-        return self._home is not None
+        """Whether the present setting is tried for a window and may well be slower than off."""
+        return self._home is not None and self._risky
 
     def update(self, window: Window) -> Change | None:
         """Learn from a window that ran under `setting`, and choose."""
         if window.steps < self._least_steps:
             return None
-        rates = self._learned(window)
-        if self._home is not None:
-            self._charge(window, rates)
-        chosen = self._choose(rates)
-        tried = self._try(window, rates, chosen)
+        at = self._settings.index(self.setting) if self.setting in self._settings else None
+        rates = self._learned(window, at)
+        self._book(window, rates, at)
+        chosen = self._choose(rates, at if self._home is None else self._home)
+        tried = None if self._home is not None else self._try(window, rates, chosen)
         self._home = None if tried is None else chosen
-        return self._changed(tried or chosen, rates, chosen)
+        self._risky = tried is not None and bool(rates[tried] < rates[_OFF])
+        return self._changed(at, chosen if tried is None else tried, rates, chosen)
 
-    def _choose(self, rates: Mapping[Setting, float]) -> Setting:
+    def give_up(self, window: Window) -> None:
+        """Go back from a setting that is only tried; how fast it was is remembered."""
+        if self._home is None:
+            return
+        at, self.setting = self._settings.index(self.setting), self._settings[self._home]
+        rates = self._compared(window, at, self._modelled(window.batch))
+        self._book(window, rates, at)
+        self._home = None
+
+    def _choose(self, rates: Floats, at: int | None) -> int:
         """The fastest, or the present one if it is nearly as fast. Off wins ties: to be on must pay visibly."""
-        best = max(self._settings, key=rates.__getitem__)
-        at = self._home or self.setting
-        if at in rates and rates[best] <= rates[at] * (1 + self._hysteresis):
+        best = int(rates.argmax())
+        if at is not None and rates[best] <= rates[at] * (1 + self._hysteresis):
             best = at
-        pays = rates[OFF] * (1 + self._hysteresis * (0.5 if best == at else 1.0))
-        return best if rates[best] > pays else OFF
+        pays = rates[_OFF] * (1 + self._hysteresis * (0.5 if best == at else 1.0))
+        return best if rates[best] > pays else _OFF
 
-    def _learned(self, window: Window) -> dict[Setting, float]:
+    def _learned(self, window: Window, at: int | None) -> Floats:
         """Take the window in; tokens per second and sequence of every candidate, as known then."""
         for acceptance in self._ways.values():
             acceptance.forget(self._keep)
         way = (self.setting.tau, self.setting.cut)
         if self.setting.on and way in self._ways:
             self._ways[way].learn(window, self.setting.k)
+        if not self.seen_s:
+            self.explored_s = -_GRACE * window.seconds
         self.seen_s += window.seconds
-        modelled = self._modelled(window.batch)
-        if self.setting in modelled and (measured := window.tokens_per_s):
+        return self._compared(window, at, self._modelled(window.batch))
+
+    def _compared(self, window: Window, at: int | None, modelled: Floats) -> Floats:
+        """What is modelled, corrected by what windows really showed, this one included."""
+        if at is not None and (measured := window.tokens_per_s):
             per_sequence = measured / (window.batch or 1.0)
-            self._bias.learn(str(self.setting), per_sequence, modelled[self.setting], self._keep)
-        return {s: rate * self._bias.factor(str(s)) for s, rate in modelled.items()}
+            self._bias.learn(self._names[at], per_sequence, float(modelled[at]))
+        return modelled * self._bias.factors(self._names)
 
-    def _modelled(self, batch: float | None, optimism: float = 0.0) -> dict[Setting, float]:
+    def _modelled(self, batch: float | None, optimism: float = 0.0) -> Floats:
         """Tokens per second and sequence of every candidate, by acceptance and step costs alone."""
-        step_s = self._table.step_s(batch)
-        extra_s = np.diff(step_s)
-        by_way = {}
-        for way, acceptance in self._ways.items():
-            seconds = step_s[0] + np.concatenate(([0.0], (acceptance.shares() * extra_s).cumsum()))
-            by_way[way] = acceptance.committed(optimism) / seconds
-        rates = {s: float(by_way[s.tau, s.cut][s.k]) for s in self._settings if s.on}
-        return rates | {OFF: float(1 / step_s[0])}
+        step_s, ways = self._table.step_s(batch), list(self._ways.values())
+        extra_s = (np.array([way.shares() for way in ways]) * np.diff(step_s)).cumsum(axis=1)
+        seconds = step_s[0] + np.pad(extra_s, ((0, 0), (1, 0)))
+        rates: Floats = (committed(ways, optimism) / seconds)[self._way, self._k]
+        return rates
 
-    def _charge(self, window: Window, rates: Mapping[Setting, float]) -> None:
-        """Book what the window of exploration that just ended cost, by what is known now."""
-        lost = 1 - rates.get(self.setting, 0.0) / max(rates.values())
-        self.explored_s += max(lost, 0.0) * window.seconds
+    def _book(self, window: Window, rates: Floats, at: int | None) -> None:
+        """Book what the window saved, and what it cost if it was one of exploration, by what is known now."""
+        rate = 0.0 if at is None else float(rates[at])
+        self.saved_s *= 0.5 ** (1 / _LATELY)
+        self.saved_s += max(rate / float(rates[_OFF]) - 1, 0.0) * window.seconds
+        if self._home is not None:
+            lost_s = max(1 - rate / float(rates.max()), 0.0) * window.seconds
+            staked_s = min(lost_s, self._stake_s(self._home))
+            self.saved_s -= staked_s / _STAKE
+            self.explored_s += lost_s - staked_s
 
-    def _try(self, window: Window, rates: Mapping[Setting, float], chosen: Setting) -> Setting | None:
+    def _stake_s(self, home: int) -> float:
+        """Seconds that finding back from off may cost in one window, because more were saved."""
+        return _STAKE * self.saved_s if home == _OFF else 0.0
+
+    def _try(self, window: Window, rates: Floats, chosen: int) -> int | None:
         """A setting worth one window because it may be better than the chosen one, if the budget allows."""
-        if self._home is not None or self._explore == 0:
+        if self._explore == 0 or not window.seconds:  # without its seconds, what a window costs is not known
             return None
-        credit_s = self._explore * self.seen_s - self.explored_s
-        modelled = self._modelled(window.batch, _OPTIMISM)
-        hopes = {
-            s: self._hope(s, modelled[s]) / rates[chosen] - 1
-            for s in self._settings
-            if s != chosen and (1 - rates[s] / rates[chosen]) * window.seconds <= credit_s
-        }
-        best = max(hopes, key=hopes.__getitem__, default=chosen)
-        if best == chosen or hopes[best] <= self._hysteresis:
+        hopes = self._hopes(window.batch) / rates[chosen] - 1
+        hopes[chosen] = -np.inf
+        costs_s = (1 - rates / rates[chosen]) * window.seconds
+        credit_s = self._explore * self.seen_s - self.explored_s + self._stake_s(chosen)
+        hopes[costs_s > credit_s] = -np.inf
+        best = int(hopes.argmax())
+        if hopes[best] <= self._hysteresis:
             return None
         # By chance, so that the members of a fleet do not all try at the same time; sooner where more is to be won.
         return best if self._rng.random() < max(_TRIES, hopes[best]) else None
 
-    def _hope(self, setting: Setting, modelled: float) -> float:
-        """What a setting may reach: the optimistic model, and a bias that is less known the less it was seen."""
-        n, _ = self._bias.seen.get(str(setting), (0.0, 0.0))
-        return modelled * self._bias.factor(str(setting)) * (1 + _OPTIMISM * _SPREAD / math.sqrt(n + 0.25))
+    def _hopes(self, batch: float | None) -> Floats:
+        """What settings may reach: the optimistic model, and a bias that is less known the less it was seen."""
+        unknown = _OPTIMISM * self._bias.spreads(self._names)
+        hopes: Floats = self._modelled(batch, _OPTIMISM) * self._bias.factors(self._names) * (1 + unknown)
+        return hopes
 
-    def _changed(self, setting: Setting, rates: Mapping[Setting, float], chosen: Setting) -> Change | None:
-        if setting == self.setting:
+    def _changed(self, at: int | None, to: int, rates: Floats, chosen: int) -> Change | None:
+        if to == at:
             return None
-        was, self.setting = self.setting, setting
-        gain = rates[setting] / rates[was] - 1 if was in rates else None
-        expected = "" if gain is None else f", {gain:+.1%} tokens/s expected"
-        why = f"trying {setting} for a window" if setting != chosen else f"{was} -> {setting}"
-        return Change(setting, why + expected)
+        was, self.setting = self.setting, self._settings[to]
+        expected = "" if at is None else f", {rates[to] / rates[at] - 1:+.1%} tokens/s expected"
+        why = f"trying {self.setting} for a window" if to != chosen else f"{was} -> {self.setting}"
+        return Change(self.setting, why + expected)
 
     def to_mapping(self) -> dict[str, Any]:
         """What it has learned."""
         ways = [{"tau": t, "cut": c, "seen": a.to_mapping()} for (t, c), a in self._ways.items()]
         bias = {name: list(pair) for name, pair in self._bias.seen.items()}
-        home = str(self._home or self.setting)
-        return {"at": home, "ways": ways, "bias": bias, "explored_s": self.explored_s, "seen_s": self.seen_s}
+        home = str(self.setting) if self._home is None else self._names[self._home]
+        seconds = {name: getattr(self, name) for name in _SECONDS}
+        return {"at": home, "ways": ways, "bias": bias} | seconds
 
     def restore(self, data: Mapping[str, Any]) -> None:
         """Go on from what `to_mapping` gave; candidates that are new start from their prior."""
@@ -197,7 +231,8 @@ class Goodput:
                 if (way := (row["tau"], row["cut"])) in self._ways:
                     self._ways[way].restore(row["seen"])
             self._bias.seen = {str(s): (float(n), float(t)) for s, (n, t) in data["bias"].items()}
-            self.explored_s, self.seen_s = float(data["explored_s"]), float(data["seen_s"])
-            self.setting = next((s for s in self._settings if str(s) == data["at"]), self.setting)
+            self.explored_s, self.seen_s, self.saved_s = (float(data[name]) for name in _SECONDS)
+            if data["at"] in self._names:
+                self.setting = self._settings[self._names.index(data["at"])]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"saved goodput state cannot be read: {error!r}; delete it to start afresh") from None

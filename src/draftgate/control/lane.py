@@ -61,16 +61,20 @@ class Lane:
     def take(self, window: Window, now_s: float) -> Decision:
         """Judge one window and decide."""
         baseline = self._baseline.at(window.batch)
-        if self._is_mixed(window):
+        # What came with a probe is part off, so whatever is wrong in it is the probe's.
+        mixed, probing = self._is_mixed(window), self.breaker.phase is Phase.HALF_OPEN
+        if mixed and not probing:
             return self._decided(now_s, "hold", "the window began before the last change", window, baseline)
         reason = self._guard(Seen(window, baseline, 0.0, self.controller.trying))
         flaw = window.flaw()
         saved_s = 0.0 if flaw else _saved_s(window, baseline)
-        self.breaker.count(saved_s)
+        self.breaker.count(0.0 if flaw else window.seconds, saved_s)
         if flaw and not reason:
             return self._decided(now_s, "hold", f"the metrics make no sense: {flaw}", window, baseline)
         if reason and self.breaker.on and self.setting.on:
             return self._open(reason, now_s, window, baseline, slow=saved_s < 0)
+        if mixed:
+            return self._decided(now_s, "hold", "the window began before the probe", window, baseline)
         if not flaw:
             self._baseline.learn(window)
         action, why = self._steer(window, now_s)
@@ -96,6 +100,8 @@ class Lane:
         self, reason: str, now_s: float, window: Window | None, baseline: float | None, slow: bool = False
     ) -> Decision:
         self.breaker.open(reason, now_s, slow)
+        if window is not None and not window.flaw():
+            self.controller.give_up(window)
         self._switched(now_s)
         return self._decided(now_s, "open", reason, window, baseline)
 

@@ -63,6 +63,9 @@ class _Hold:
         """Never: it only goes on from where it is."""
         return False
 
+    def give_up(self, window: Window) -> None:
+        """Nothing is tried."""
+
     def _observed(self, window: Window) -> float | None:
         """Acceptance over the pooled windows; None while there are too few, or nothing was drafted."""
         if window.acceptance_rate is None:

@@ -59,6 +59,9 @@ class Schedule:
         """Never."""
         return False
 
+    def give_up(self, window: Window) -> None:
+        """Nothing is tried."""
+
     def update(self, window: Window) -> Change | None:
         """Take the row of the window's end and batch size."""
         chosen = next((r.setting for r in self._rows if r.fits(window.end_s, window.batch)), OFF)

@@ -1,37 +1,30 @@
 """Windows from a growing JSONL file of windows or finished requests.
 
-A line is a window, as `Window.to_mapping` gives it, or a finished request:
-
-    {"id": "cmpl-7", "workload": "code", "policy": "mine", "end_s": 1.7e9, "steps": 40, "covered": 36, "drafted": 180,
-     "accepted": 95, "committed": 135, "kept": [30, 25, 18, 12, 10], "seconds": 0.8, "valid": true}
-
-and further `reached`, `offered`, `batch`, `latency_s`, `error`. Without `offered` all drafts count as equally long,
-without `reached` as ended by a rejection only. A line that cannot be used is counted, and the others are.
+A line is a window, as `Window.to_mapping` gives it, or a finished request, as `lines` describes it. A line that cannot
+be used is counted, and the others are.
 """
 
 import json
 import os
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from draftgate.control.fetch import SourceError
-from draftgate.control.samples import COUNTS, Samples, WindowMaker
+from draftgate.control.samples import WindowMaker
 from draftgate.control.window import Window
-from draftgate.errors import ConfigError, TraceError, nearest
+from draftgate.errors import ConfigError, TraceError, require
+
+if TYPE_CHECKING:
+    from draftgate.control.lines import Request
 
 __all__ = ["FileSource"]
 
 _READ_BYTES = 8 << 20  # at one poll, so that a long file does not fill the memory
+_IS_WINDOW = re.compile(rb'"requests"\s*:').search  # no request has such a key
 _GROUPS = 64  # of workload and policy; names come from clients
-_PLAIN = ("steps", "covered", "drafted", "accepted", "committed")
-_KEYS = frozenset(
-    {"id", "workload", "policy", "end_s", "kept", "reached", "offered", "seconds", "batch", "valid", "latency_s"}
-    | {"error", *_PLAIN}
-)
 
 
 class FileSource:
@@ -53,7 +46,14 @@ class FileSource:
 
         Args:
             size, most_s: of the windows made of requests; see `samples.WindowMaker`.
+
+        Raises:
+            MissingExtraError: msgspec is not installed.
         """
+        require("msgspec", "control")
+        from draftgate.control import lines
+
+        self._request, self._samples = lines.request, lines.samples
         self.unusable = 0
         self.fault: str | None = None
         self._path, self._size, self._most_s, self._clock = path, size, most_s, clock
@@ -68,14 +68,16 @@ class FileSource:
             lines = self._new_lines()
         except OSError as error:
             raise SourceError(f"{self._path}: cannot be read: {error.strerror or error}") from error
-        rows = [row for line in lines if (row := self._row(line)) is not None]
-        windows = [row for row in rows if isinstance(row, Window)]
-        requests: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-        for row in rows:
-            if not isinstance(row, Window):
-                requests.setdefault((row["workload"], row["policy"]), []).append(row)
+        windows: list[Window] = []
+        requests: dict[tuple[str, str], list[Request]] = {}
+        for line in lines:
+            row = self._row(line)
+            if isinstance(row, Window):
+                windows.append(row)
+            elif row is not None:
+                requests.setdefault((row.workload, row.policy), []).append(row)
         for key, group in requests.items():
-            windows += self._maker(key).add(_samples(group))
+            windows += self._maker(key).add(self._samples(group))
         windows += [w for maker in self._makers.values() for w in maker.flush(self._clock())]
         return sorted(windows, key=lambda w: w.end_s)
 
@@ -97,13 +99,10 @@ class FileSource:
         self._offset += whole
         return data[:whole].splitlines()
 
-    def _row(self, line: bytes) -> Window | Mapping[str, Any] | None:
+    def _row(self, line: bytes) -> "Window | Request | None":
         try:
-            data = json.loads(line)
-            if not isinstance(data, dict):
-                raise TraceError("a line must be a JSON object")
-            return Window.from_mapping(data) if "requests" in data else _request(data)
-        except (ValueError, RecursionError, TraceError, ConfigError) as error:
+            return _window(line) if _IS_WINDOW(line) else self._request(line)
+        except (TraceError, ConfigError) as error:
             self.unusable += 1
             self.fault = str(error)
             return None
@@ -124,47 +123,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _request(data: dict[str, Any]) -> Mapping[str, Any]:
-    """A request's line, checked and with all keys."""
-    if unknown := sorted(data.keys() - _KEYS):
-        raise TraceError(f"a request has no '{unknown[0]}'; {nearest(unknown[0], _KEYS)}")
-    if missing := [k for k in ("id", "end_s", "kept", *_PLAIN) if data.get(k) is None]:
-        raise TraceError(f"a request needs '{missing[0]}'")
-    kept = _counts(data["kept"])
-    offered = _counts(data["offered"]) if "offered" in data else [data["covered"]] * len(kept)
-    reached = _counts(data["reached"]) if "reached" in data else [data["covered"], *kept][: len(kept)]
-    if not len(kept) == len(offered) == len(reached):
-        raise TraceError("kept, reached and offered must be equally long")
-    numbers = {k: _number(k, data.get(k)) for k in ("end_s", "seconds", "batch", "latency_s")}
-    counts = [*_counts([data[k] for k in _PLAIN]), data.get("valid") is not None, data.get("valid") is True]
-    names = {k: str(data.get(k, "")) for k in ("workload", "policy")}
-    id_ = hash(str(data["id"]))
-    return names | numbers | {"id": id_, "counts": [*counts, bool(data.get("error"))], "p": (kept, reached, offered)}
-
-
-def _counts(values: Any) -> list[int]:
-    if not isinstance(values, list) or not all(type(v) is int and 0 <= v < 1 << 40 for v in values):
-        raise TraceError(f"counts must be whole numbers of 0 or more but got {values!r:.60}")
-    return values
-
-
-def _number(key: str, value: Any) -> float:
-    if value is None:
-        return 0.0 if key == "seconds" else float("nan")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
-        raise TraceError(f"{key} must be a number of 0 or more but got {value!r:.40}")
-    return float(value)
-
-
-def _samples(rows: Iterable[Mapping[str, Any]]) -> Samples:
-    rows = list(rows)
-    most = max(len(row["p"][0]) for row in rows)
-    positions = [[part + [0] * (most - len(part)) for part in row["p"]] for row in rows]
-    columns = (np.array([row[k] for row in rows], float) for k in ("seconds", "batch", "latency_s"))
-    return Samples(
-        np.array([row["id"] for row in rows], np.int64),
-        np.array([row["end_s"] for row in rows], float),
-        np.array([row["counts"] for row in rows], np.int64).reshape(len(rows), len(COUNTS)),
-        np.array(positions, np.int64).reshape(len(rows), 3, most),
-        *columns,
-    )
+def _window(line: bytes) -> Window:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(str(error)) from None
+    if not isinstance(data, dict):
+        raise TraceError("a line must be a JSON object")
+    return Window.from_mapping(data)

@@ -1,4 +1,4 @@
-"""What a loop shows to somebody who watches it: one `Look` after each tick. Watching changes nothing that is decided."""
+"""What a loop shows to somebody who watches it: one `Look` after each tick. Watching changes no decision."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -10,14 +10,51 @@ from typing import Any
 from draftgate.control.assemble import Options, lanes
 from draftgate.control.lane import Decision
 from draftgate.control.loop import Loop
+from draftgate.control.source import Source
 from draftgate.control.tail import FileSource
 from draftgate.control.target import FileChannel
+from draftgate.control.window import Window
 from draftgate.engines.base import Completion, Engine, Request
+from draftgate.errors import ConfigError
 from draftgate.loadgen.arrivals import Arrivals
 from draftgate.loadgen.served import Served
 from draftgate.policy.policyset import PolicySet, save
 
-__all__ = ["Live"]
+__all__ = ["BySteps", "Live"]
+
+
+class BySteps:
+    """Windows of so many steps, whatever number of requests that takes.
+
+    Evidence is in steps. So many requests that speculation has enough steps to be judged by have several times as many
+    without it, and for as long is a wrong setting in force before it is noticed.
+    """
+
+    def __init__(self, source: Source, least_steps: int) -> None:
+        """Merge a source's windows, which should be small.
+
+        Raises:
+            ConfigError: fewer than one step.
+        """
+        if least_steps < 1:
+            raise ConfigError(f"windows need at least one step but got {least_steps}")
+        self._source, self._least_steps = source, least_steps
+        self._open: dict[tuple[str, str], list[Window]] = {}
+
+    def poll(self) -> list[Window]:
+        """Windows that are large enough now."""
+        done = []
+        for window in self._source.poll():
+            key = window.workload, window.policy
+            parts = self._open.setdefault(key, [])
+            parts.append(window)
+            if sum(part.steps for part in parts) >= self._least_steps:
+                done.append(Window.merge(self._open.pop(key)))
+        return done
+
+    def in_force(self) -> str | None:
+        """As the source says."""
+        return self._source.in_force()
 
 
 class Live:
@@ -35,9 +72,8 @@ class Live:
         folder: Path,
         options: Options,
         say: Callable[[Mapping[str, Any]], None],
-        clock: Callable[[], float],
-        size: int,
-        interval_s: float = 0.0,
+        clock: Callable[[], float] = time.time,
+        least_steps: int = 250,
         seed: int | None = None,
     ) -> None:
         """Put the operator's policies in force.
@@ -45,8 +81,7 @@ class Live:
         Args:
             say: takes each decision, as plain values.
             clock: of everything, seconds since 1970 or any other.
-            size: requests of a window.
-            interval_s: time between two looks; 0 looks after every batch.
+            least_steps: of a window.
             seed: of exploration and jitter; None differs each time.
 
         Raises:
@@ -56,23 +91,23 @@ class Live:
         path, log = folder / "policy.yaml", folder / "requests.jsonl"
         save(base, path)
         self.served = Served(engine, path, log, clock)
-        source = FileSource(log, size=size, clock=clock)
+        source = BySteps(FileSource(log, size=1, clock=clock), least_steps)
         made = lanes(base, True, options, random.Random(seed))
         self.loop = Loop(base, source, FileChannel(path), made, folder / "state.json", None, say, clock)
-        self._clock, self._interval_s, self._looked_s = clock, interval_s, clock()
+        self._clock, self._least_steps, self._unseen_steps = clock, least_steps, 0
 
     def serve(self, requests: Sequence[Request]) -> tuple[list[Completion], list[Decision]]:
-        """Serve a batch, and look if it is time: completions, and what was decided.
+        """Serve a batch, and look when that makes a window: completions, and what was decided.
 
         Raises:
             EngineError: the engine failed.
             InputError: a request does not fit, or the log cannot be written.
         """
         done = self.served.serve(requests)
-        now_s = self._clock()
-        if 0 <= now_s - self._looked_s < self._interval_s:
+        self._unseen_steps += sum(len(d.steps) for d in done)
+        if self._unseen_steps < self._least_steps:
             return done, []
-        self._looked_s = now_s
+        self._unseen_steps = 0
         decisions = self.loop.tick()
         self.served.look()  # a new file is taken at the second look, so the next batch runs under it
         return done, decisions
@@ -93,7 +128,6 @@ class Live:
         most = self.served.engine.capabilities.max_batch
         while (now_s := self._clock()) < until_s:
             if n := arrivals.take(now_s, most):
-                done, _ = self.serve(list(islice(requests, n)))
-                yield from done
+                yield from self.serve(list(islice(requests, n)))[0]
             else:
                 sleep(min(arrivals.wait_s(now_s), until_s - now_s))

@@ -14,15 +14,14 @@ import yaml
 from draftgate.errors import ConfigError
 from draftgate.observe.query import per, ratio, selector
 
-__all__ = ["CODE_FLOOR", "STRUCTURED", "STRUCTURED_FLOOR", "Alert", "Choices", "alerts", "rules"]
+__all__ = ["CODE_FLOOR", "FLAPS", "STRUCTURED", "STRUCTURED_FLOOR", "Alert", "Choices", "alerts", "rules"]
 
 CODE_FLOOR, STRUCTURED_FLOOR = 0.95, 0.98  # of the method's source article
 STRUCTURED = ".*(json|xml|yaml|schema|struct|tool|function).*"
+FLAPS = 20  # openings in an hour; a breaker that never closes has fewer, as its waits get longer
 _Z = 2.326  # one-sided 99%
 _BY = ("job", "instance", "workload")
 _IS_OPEN, _OPENED = 'state="open"', 'action="open"'
-# A breaker that never closes opens 6 times in its first hour: its waits double from one minute.
-_FLAPS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +131,8 @@ def _speed() -> Iterable[Alert]:
         "5m",
         "warning",
         "{{ $labels.workload }}: acceptance fell to {{ $value | humanizePercentage }}",
-        "Less than half of what it was over six hours. Was a model, a tokenizer or a sampling setting changed? Does the "
-        "traffic differ? `draftgate tune` on a sample of it says what pays now.",
+        "Less than half of what it was over six hours. Was a model, a tokenizer or a sampling setting changed? Does "
+        "the traffic differ? `draftgate tune` on a sample of it says what pays now.",
     )
     yield Alert(
         "DraftgateNotPaying",
@@ -191,12 +190,12 @@ def _control(choices: Choices) -> Iterable[Alert]:
     )
     yield Alert(
         "DraftgateBreakerFlaps",
-        f"{per('draftgate_decisions_total', '1h', _BY, _OPENED)} > {_FLAPS}",
+        f"{per('draftgate_decisions_total', '1h', _BY, _OPENED)} > {FLAPS}",
         "0m",
         "warning",
         "{{ $labels.workload }}: the breaker opened {{ $value | humanize }} times in an hour",
-        "Speculation pays only now and then: the traffic is mixed, or the engine noisy. Name the workloads in the policy "
-        "set so that they are controlled apart.",
+        "Speculation pays only now and then: the traffic is mixed, or the engine noisy. Name the workloads in the "
+        "policy set so that they are controlled apart.",
     )
     yield Alert(
         "DraftgateReadBackDiffers",

@@ -57,6 +57,8 @@ def watching(sinks: Sinks, workloads: Mapping[str, str], keep_s: float) -> Itera
         if pushes := sinks.otlp is not None or _otlp_wanted():
             stack.enter_context(pushing(exporter, sinks.otlp))
         if sinks.address is None and not pushes:
+            if sinks.trace is not None:
+                raise ConfigError("--trace is read for metrics only: give --metrics-port or --otlp too")
             yield None
             return
         tail = None if sinks.trace is None else TraceTail(sinks.trace)

@@ -6,7 +6,7 @@
 
 The loop's thread writes, scrapes read. Counters start at 0 with the process, as all Prometheus counters do: `rate` and
 `increase` see a restart as a reset, and lose at most what was counted since the last scrape. Gauges of a window are
-dropped when no further window comes for a while, so that a dashboard does not show an hour of what was true for a minute.
+dropped when no further window comes for a while: a dashboard must not show an hour of what was true for a minute.
 """
 
 import threading
@@ -20,18 +20,8 @@ from draftgate.control.lane import Decision
 from draftgate.control.watch import Look
 from draftgate.control.window import Window
 from draftgate.errors import ConfigError, require
-from draftgate.observe.table import (
-    LABELS,
-    METRICS,
-    OF_DECISION,
-    OF_LANE,
-    OF_LOOK,
-    OF_RECORDED,
-    OF_STATUS,
-    OF_WINDOW,
-    OTHER,
-    Metric,
-)
+from draftgate.observe.metric import LABELS, OTHER, Metric
+from draftgate.observe.table import METRICS, OF_DECISION, OF_LANE, OF_LOOK, OF_RECORDED, OF_STATUS, OF_WINDOW
 
 __all__ = ["Exporter", "Sample", "registry"]
 
@@ -41,7 +31,8 @@ Sample = tuple[Mapping[str, str], float]
 _LONGEST = 64  # characters of a workload's name
 _SILENT_S = 5.0  # of a client that opens a connection and says nothing
 _DECISIONS = "draftgate_decisions_total"
-_PASSING = (*OF_WINDOW, *OF_DECISION)
+_PASSING: tuple[Metric[Any], ...] = (*OF_WINDOW, *OF_DECISION)
+_KNOWN_BY_HOLDER: tuple[Metric[Any], ...] = (*OF_LANE, *_PASSING)
 
 
 class Exporter:
@@ -65,7 +56,7 @@ class Exporter:
         """
         self._names = dict.fromkeys(workloads)
         self._most, self._keep_s, self._clock = max(most, len(self._names)), keep_s, clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         # metric -> workload ("" where it has none) -> last label's value ("" where it has none) -> value
         self._values: dict[str, dict[str, dict[str, float]]] = {row.name: {} for row in METRICS}
         self._seen_s: dict[str, float] = {}
@@ -98,15 +89,14 @@ class Exporter:
                 self._values[row.name][""] = self._parts(row, counts) if counts else {}
 
     def looked(self, look: Look) -> None:
-        """Take a tick of the loop, with all that is in it."""
-        for window in look.windows:
-            self.observe(window)
-        for decision in look.decisions:
-            self.decided(decision)
+        """Take a tick of the loop, with all that is in it; a scrape sees all of it or nothing."""
         with self._lock:
-            for row in () if look.controls else (*OF_LANE, *_PASSING):
-                if row.kind == "gauge":
-                    self._values[row.name].clear()  # who stands by does not know
+            for window in look.windows:
+                self.observe(window)
+            for decision in look.decisions:
+                self.decided(decision)
+            if not look.controls:
+                self._forget()
             self._take(OF_LOOK, look, "")
             for name, state in look.lanes.items():
                 workload = self._label(name)
@@ -123,6 +113,11 @@ class Exporter:
                 for workload, parts in self._values[row.name].items()
                 for part, value in parts.items()
             ]
+
+    def snapshot(self) -> list[tuple[Metric[Any], list[Sample]]]:
+        """All metrics that have samples, as they were at one moment."""
+        with self._lock:
+            return [(row, samples) for row in METRICS if (samples := self.samples(row))]
 
     @contextmanager
     def serve(self, port: int, host: str = "127.0.0.1") -> Iterator[int]:
@@ -177,9 +172,15 @@ class Exporter:
         """What a metric reads, by the value of its last label; without what is not known or not in the table."""
         reading = row.read(value)
         if not isinstance(reading, Mapping):
-            return {} if reading is None else {"": reading}
+            return {} if reading is None else {"": float(reading)}
         known = LABELS[row.labels[-1]] or ()
-        return {part: v for part, v in reading.items() if v is not None and part in known}
+        return {part: float(v) for part, v in reading.items() if v is not None and part in known}
+
+    def _forget(self) -> None:
+        """Who stands by does not know what is in force, nor what it does."""
+        for row in _KNOWN_BY_HOLDER:
+            if row.kind == "gauge":
+                self._values[row.name].clear()
 
     def _drop_old(self) -> None:
         now_s = self._clock()
@@ -206,15 +207,16 @@ def _impatient(handler: type[Any]) -> type[Any]:
 class _Collector:
     """The exporter as prometheus_client wants it."""
 
-    def __init__(self, exporter: Exporter, families: Mapping[str, Callable[..., Any]], sample: Callable[..., Any]) -> None:
+    def __init__(
+        self, exporter: Exporter, families: Mapping[str, Callable[..., Any]], sample: Callable[..., Any]
+    ) -> None:
         self._exporter, self._families, self._sample = exporter, families, sample
 
     def collect(self) -> Iterator[Any]:
-        for row in METRICS:
-            if samples := self._exporter.samples(row):
-                family = self._families[row.kind](row.name, row.help)
-                family.samples = [self._sample(row.name, labels, value) for labels, value in samples]
-                yield family
+        for row, samples in self._exporter.snapshot():
+            family = self._families[row.kind](row.name, row.help)
+            family.samples = [self._sample(row.name, labels, value) for labels, value in samples]
+            yield family
 
     def describe(self) -> Iterator[Any]:
         """What it may give, so that a name given twice is refused and scrapes can choose by name."""

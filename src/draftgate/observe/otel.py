@@ -13,7 +13,8 @@ import draftgate
 from draftgate.control.fetch import checked_url
 from draftgate.errors import require
 from draftgate.observe.exporter import Exporter
-from draftgate.observe.table import METRICS, Metric
+from draftgate.observe.metric import Metric
+from draftgate.observe.table import METRICS
 
 __all__ = ["pushing"]
 

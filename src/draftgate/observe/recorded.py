@@ -41,7 +41,7 @@ class TraceTail:
         """
         self.unusable = 0
         self.fault: str | None = None
-        self._parquet = require("pyarrow.parquet", "tune")
+        self._arrow, self._parquet = require("pyarrow", "tune"), require("pyarrow.parquet", "tune")
         self._folder = folder
         self._seen = set() if from_start else set(self._segments())
 
@@ -54,7 +54,7 @@ class TraceTail:
             self._seen.add(path)
             try:
                 self._read(path, found)
-            except (OSError, ValueError, KeyError) as error:  # pyarrow's errors are of these kinds
+            except (self._arrow.ArrowException, OSError, ValueError, LookupError) as error:
                 self.unusable += 1
                 self.fault = f"{path}: {error}"
         return {workload: _by_category(counts) for workload, counts in found.items()}
@@ -64,8 +64,8 @@ class TraceTail:
         return sorted(p for p in self._folder.glob("**/requests-*.parquet") if _SEGMENT.fullmatch(p.name))
 
     def _read(self, path: Path, found: "dict[str, Counter[tuple[str, bool]]]") -> None:
-        requests = self._parquet.read_table(path, columns=["request", "workload"])
-        steps = self._parquet.read_table(path.with_name(path.name.replace("requests", "steps")), columns=list(_STEPS))
+        requests = self._table(path, ["request", "workload"])
+        steps = self._table(path.with_name(path.name.replace("requests", "steps")), list(_STEPS))
         drafted, accepted = steps["drafted_n"].to_numpy(), steps["accepted"].to_numpy()
         category = steps["category"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         if len(category) != drafted.sum():
@@ -74,12 +74,19 @@ class TraceTail:
         reached = position <= np.repeat(accepted, drafted)
         kept = position < np.repeat(accepted, drafted)
         names, number = _numbered(requests["request"].to_numpy(), requests["workload"].to_pylist())
-        workload = np.repeat(number[np.searchsorted(number[:, 0], steps["request"].to_numpy()), 1], drafted)
-        key = (workload * len(Category) + np.minimum(category, Category.OTHER)) * 2 + kept
-        counts = np.bincount(key[reached], minlength=len(names) * len(Category) * 2).reshape(-1, len(Category), 2)
+        key = steps["request"].to_numpy()
+        row = number[np.searchsorted(number[:, 0], key).clip(max=len(number) - 1)]
+        if not np.array_equal(row[:, 0], key):
+            raise ValueError("has steps of requests that are not in it")
+        workload = np.repeat(row[:, 1], drafted)
+        cell = (workload * len(Category) + np.minimum(category, Category.OTHER)) * 2 + kept
+        counts = np.bincount(cell[reached], minlength=len(names) * len(Category) * 2).reshape(-1, len(Category), 2)
         for w, c, is_kept in np.argwhere(counts).tolist():
             into = found.setdefault(names[w], Counter())
             into[Category(c).name.lower(), bool(is_kept)] += int(counts[w, c, is_kept])
+
+    def _table(self, path: Path, columns: list[str]) -> Any:
+        return self._parquet.read_table(path, columns=columns, page_checksum_verification=True)
 
 
 def _numbered(requests: NDArray[np.int64], workloads: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:

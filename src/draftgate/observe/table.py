@@ -1,80 +1,21 @@
-"""Every metric as data: its name, what it means, its labels and the values they can have, and how it is read.
+"""Every metric as data: its name, what it means, its labels, and how it is read.
 
-Exporters, dashboard, alert rules and documentation are made from this table. Names follow Prometheus' conventions: base
-units, `_total` on counters, `_ratio` on shares, and moments instead of ages (`time() - x` is the age). What is not known
-is None, and then there is no series. Counters count from 0 since the controller started.
+Exporters, dashboard, alert rules and documentation are made from this table. Names follow Prometheus' conventions:
+base units, `_total` on counters, `_ratio` on shares, and moments instead of ages (`time() - x` is the age). What is not
+known is None, and then there is no series. Counters count from 0 since the controller started.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import draftgate
 from draftgate.control.breaker import Phase
 from draftgate.control.lane import Decision
 from draftgate.control.watch import LaneState, Look
 from draftgate.control.window import Window
-from draftgate.policy.category import Category
+from draftgate.observe.metric import LABELS, POSITIONS, Metric, Reading
 
-__all__ = [
-    "LABELS",
-    "METRICS",
-    "OF_DECISION",
-    "OF_LANE",
-    "OF_LOOK",
-    "OF_RECORDED",
-    "OF_STATUS",
-    "OF_WINDOW",
-    "OTHER",
-    "POSITIONS",
-    "Metric",
-    "Reading",
-    "metric",
-]
-
-T = TypeVar("T")
-Reading = float | None | Mapping[str, float | None]
-"""A value, or values by the last label of the metric; None where it is not known."""
-
-OTHER = "other"  # workloads beyond the limit, added up
-POSITIONS = 16  # longer drafts are counted as a whole only
-
-LABELS: Mapping[str, tuple[str, ...] | None] = MappingProxyType(
-    {
-        "workload": None,  # bounded by the exporter
-        "position": tuple(map(str, range(POSITIONS))),
-        "category": tuple(c.name.lower() for c in Category),
-        "state": tuple(Phase),
-        "action": ("hold", "change", "open", "half-open", "close"),
-        "kind": ("source", "read_back", "in_force", "write", "state", "window", "trace", "status"),
-        "reason": ("lagged", "disk", "aborted_early"),
-        "version": (draftgate.__version__,),
-    }
-)
-"""Label -> all values it can have. The exporter drops any other value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metric(Generic[T]):
-    """One metric.
-
-    Attributes:
-        help: one sentence.
-        source: what it is read from.
-        labels: "workload" first where it has one; at most one more, whose values `read` returns as a mapping.
-        read: of a counter, what to add; of a gauge, what to show.
-        lasts: a gauge that stays true until it is replaced; the others are dropped when nothing new comes.
-    """
-
-    name: str
-    kind: Literal["counter", "gauge"]
-    help: str
-    source: str
-    labels: tuple[str, ...]
-    read: Callable[[T], Reading]
-    lasts: bool = False
-
+__all__ = ["METRICS", "OF_DECISION", "OF_LANE", "OF_LOOK", "OF_RECORDED", "OF_STATUS", "OF_WINDOW", "metric"]
 
 _BY = ("workload",)
 _AT = ("workload", "position")

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from draftgate.observe.table import LABELS, METRICS
+from draftgate.observe.metric import LABELS
+from draftgate.observe.table import METRICS
 
 __all__ = ["markdown"]
 

@@ -1,4 +1,4 @@
-"""A simulated engine as a control loop meets it: counters to scrape, a place to write policies, a clock that it moves."""
+"""A simulated engine as a control loop meets it: counters to scrape, a place for policies, a clock that it moves."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,10 +15,11 @@ from draftgate.policy.policyset import PolicySet
 from draftgate.simulate.plant import Done, Plant
 from draftgate.simulate.scenario import Moment, Now, Scenario
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Took"]
 
 _BEGAN_S = 1.7e9
 _TAKES_S = 2.0  # from a policy being written to its first step
+_STRETCHES = 100  # of a period, in which the world stays as it is
 
 
 @dataclass(slots=True)
@@ -78,7 +79,7 @@ class Engine:
         served, tokens: requests and tokens so far.
         busy_s: engine seconds so far.
         oracle_s: engine seconds of the same tokens, each under the setting that was best at its moment.
-        took: called after each stretch of requests with the world as it was then.
+        took: called after each stretch of requests under one setting, with the world as it was and when it began.
     """
 
     plant: Plant
@@ -87,7 +88,7 @@ class Engine:
     period: int
     rng: np.random.Generator
     windows: CounterWindows
-    took: Callable[["Engine", Now], None] = lambda engine, now: None
+    took: "Took" = lambda engine, now, begun_s: None
     now_s: float = _BEGAN_S
     served: int = 0
     tokens: int = 0
@@ -105,31 +106,38 @@ class Engine:
         self._now = self._look()
 
     def advance(self, seconds: float) -> None:
-        """Serve requests for about so long."""
-        end_s = self.now_s + seconds
+        """Serve whole requests for about so long, and at least one."""
+        end_s, before = self.now_s + seconds, self.served
         if self._coming is not None:
             self._serve(self._coming[0])
             self._take(self._coming[1])
         self._serve(end_s)
+        if self.served == before:
+            self._stretch(1)
+
+    def restart(self, started_s: float) -> None:
+        """Count from 0 again, as a process that started then; what is in force stays."""
+        self._totals = _Totals(started_s)
 
     def _serve(self, until_s: float) -> None:
-        """Whole requests that take about as long; none if half of one would be too long."""
-        self._now = now = self._look()
+        while (n := round((until_s - self.now_s) / self.plant.request_s(self.setting, self._look().under))) > 0:
+            self._stretch(n)
+
+    def _stretch(self, n: int) -> None:
+        """Serve n requests, or as many as the world stays as it is for."""
+        self._now, begun_s = self._look(), self.now_s
+        now, n = self._now, min(n, max(self.period // _STRETCHES, 1))
         if now.event and now.event != self._event:
-            self._totals = _Totals(self.now_s if now.event == "restart" else self._totals.started_s)
+            self.restart(self.now_s if now.event == "restart" else self._totals.started_s)
         self._event = now.event
-        n = round((until_s - self.now_s) / self.plant.request_s(self.setting, now.under))
-        if n > 0:
-            done = self.plant.run(n, self.setting, now.under, self.rng)
-            self._totals.add(done, now.under.batch)
-            self.now_s += done.seconds
-            self.busy_s += done.seconds
-            self.served += n
-            self.tokens += done.tokens
-            self.oracle_s += done.tokens / self.plant.rate(self.plant.best(now.under), now.under)
-        else:
-            self.now_s = max(until_s, self.now_s)
-        self.took(self, now)
+        done = self.plant.run(n, self.setting, now.under, self.rng)
+        self._totals.add(done, now.under.batch)
+        self.now_s += done.seconds
+        self.busy_s += done.seconds
+        self.served += n
+        self.tokens += done.tokens
+        self.oracle_s += done.tokens / self.plant.rate(self.plant.best(now.under), now.under)
+        self.took(self, now, begun_s)
 
     def _look(self) -> Now:
         names = tuple(self.plant.workloads)
@@ -141,10 +149,14 @@ class Engine:
             self._flipped = self.served
         self.setting, self._digest, self._coming = setting, policies.digest(), None
 
+    def scrape(self) -> Snapshot:
+        """Totals as they stand."""
+        return self._totals.snapshot(self.now_s, self._now.under.batch, self._now.bare)
+
     def poll(self) -> list[Window]:
         """Scrape: the windows that this completes, at most one."""
         now = self._now
-        self._scrapes.append(self._totals.snapshot(self.now_s, now.under.batch, now.bare))
+        self._scrapes.append(self.scrape())
         if now.lost:
             raise SourceError("metrics are lost")
         seen = [s for s in self._scrapes if s.time_s <= self.now_s - now.delay_s]
@@ -158,3 +170,6 @@ class Engine:
     def in_force(self) -> str | None:
         """Digest of what it runs; None before anything was written."""
         return self._digest
+
+
+Took = Callable[[Engine, Now, float], None]

@@ -5,7 +5,7 @@ about as many tokens are written as it had. So requests differ as recorded ones 
 setting. A step of several sequences costs what the cost curve says for the mean of their draft lengths.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -101,6 +101,7 @@ class Plant:
     _drawn: dict[Setting, _Drawn] = field(default_factory=dict, init=False, repr=False)
     _chances: dict[Conditions, _Chances] = field(default_factory=dict, init=False, repr=False)
     _rates: dict[tuple[Setting, Conditions], float] = field(default_factory=dict, init=False, repr=False)
+    _best: dict[Conditions, Setting] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         lengths = {r.columns.shape[0] for r in self.workloads.values()}
@@ -144,7 +145,14 @@ class Plant:
 
     def best(self, under: Conditions) -> Setting:
         """The setting with the greatest rate: the oracle's."""
-        return max(self.settings, key=lambda s: self.rate(s, under))
+        if under not in self._best:
+            self._best[under] = max(self.settings, key=lambda s: self.rate(s, under))
+        return self._best[under]
+
+    def gain(self, workload: str) -> float:
+        """Rate of the best setting over that of none, for one workload at batch size 1."""
+        under = Conditions(((workload, 1.0),))
+        return self.rate(self.best(under), under) / self.rate(OFF, under)
 
     def request_s(self, setting: Setting, under: Conditions) -> float:
         """Engine seconds of a request on average."""
@@ -169,14 +177,21 @@ class Plant:
 
     def _of_conditions(self, under: Conditions) -> _Chances:
         if under not in self._chances:
-            mix = dict(under.mix) or dict.fromkeys(self.workloads, 1.0)
-            if unknown := sorted(mix.keys() - self.workloads.keys()):
-                raise ConfigError(f"no workload '{unknown[0]}' was recorded; {nearest(unknown[0], self.workloads)}")
-            share = np.array([mix.get(name, 0.0) for name in self.workloads]) / sum(mix.values())
+            share = self._shares(under.mix)
             each = (share / np.bincount(self._of, minlength=len(share)))[self._of]
             request = np.concatenate(((1 - under.wrong) * each, under.wrong * each))
             self._chances[under] = _Chances(request / request.sum(), self._seconds(under))
         return self._chances[under]
+
+    def _shares(self, mix: Sequence[tuple[str, float]]) -> Floats:
+        """Share of each workload in the requests; one that is named twice has both."""
+        names, shares = list(self.workloads), np.zeros(len(self.workloads))
+        for name, share in mix or [(name, 1.0) for name in names]:
+            if name not in names:
+                raise ConfigError(f"no workload '{name}' was recorded; {nearest(name, names)}")
+            shares[names.index(name)] += share
+        whole: Floats = shares / shares.sum()
+        return whole
 
     def _seconds(self, under: Conditions) -> Floats:
         """Engine seconds of a step without drafts, and of each further drafted position, by column."""

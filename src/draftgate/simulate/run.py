@@ -14,11 +14,11 @@ from draftgate.control.counters import CounterWindows
 from draftgate.control.loop import Loop
 from draftgate.control.setting import OFF, Setting
 from draftgate.policy.policyset import PolicySet
-from draftgate.simulate.engine import Engine
+from draftgate.simulate.engine import Engine, Took
 from draftgate.simulate.plant import Plant
 from draftgate.simulate.scenario import Now, Scenario
 
-__all__ = ["Outcome", "Pace", "compared", "controlled", "fixed"]
+__all__ = ["Delays", "Outcome", "Pace", "compared", "controlled", "fixed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,28 @@ class Outcome:
         return asdict(self) | {"regret": self.regret}
 
 
-Took = Callable[[Engine, Now], None]
+class Delays:
+    """Seconds from a draft going wrong to the first step without drafts, each time that happened while on."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._since_s: float | None = None
+        self._armed = True
+
+    def __call__(self, engine: Engine, now: Now, begun_s: float) -> None:
+        """Take a stretch of requests; to be given to `controlled` as `took`."""
+        if now.under.wrong < 1:
+            self._since_s, self._armed = None, True
+        elif engine.setting.on:
+            self._since_s = begun_s if self._since_s is None else self._since_s
+        else:
+            if self._armed and self._since_s is not None:
+                self.seconds.append(begun_s - self._since_s)
+            self._armed = False
+
+
+def _unseen(engine: Engine, now: Now, begun_s: float) -> None:
+    return
 
 
 def _engine(plant: Plant, scenario: Scenario, setting: Setting, pace: Pace, seed: int, took: Took) -> Engine:
@@ -80,7 +101,7 @@ def _engine(plant: Plant, scenario: Scenario, setting: Setting, pace: Pace, seed
 
 
 def fixed(
-    plant: Plant, scenario: Scenario, setting: Setting, n: int, pace: Pace, seed: int, took: Took = lambda e, now: None
+    plant: Plant, scenario: Scenario, setting: Setting, n: int, pace: Pace, seed: int, took: Took = _unseen
 ) -> Outcome:
     """Serve n requests under one setting throughout."""
     engine = _engine(plant, scenario, setting, pace, seed, took)
@@ -97,7 +118,7 @@ def controlled(
     pace: Pace,
     seed: int,
     state: Path,
-    took: Took = lambda e, now: None,
+    took: Took = _unseen,
     say: Callable[[Mapping[str, Any]], None] = lambda line: None,
 ) -> Outcome:
     """Serve n requests under the control loop, which starts from the plant's policy and writes its state to a file."""
@@ -115,11 +136,18 @@ def controlled(
 
 
 def compared(
-    plant: Plant, scenario: Scenario, options: Options, n: int, pace: Pace, seed: int, state: Path
+    plant: Plant,
+    scenario: Scenario,
+    options: Options,
+    n: int,
+    pace: Pace,
+    seed: int,
+    state: Path,
+    took: Took = _unseen,
 ) -> dict[str, Outcome]:
     """The loop, always off, and always on as the policy says; a scenario that reacts does so to each by itself."""
     return {
-        "controlled": controlled(plant, scenario, options, n, pace, seed, state),
+        "controlled": controlled(plant, scenario, options, n, pace, seed, state, took),
         "off": fixed(plant, scenario, OFF, n, pace, seed),
         "on": fixed(plant, scenario, Setting.of(plant.policy), n, pace, seed),
     }

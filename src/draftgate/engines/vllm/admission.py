@@ -68,11 +68,14 @@ def _known(ask: Ask, source: PolicySource, channel: Channel | None) -> None:
     if channel is not None:
         channel.poll()
     held = None if channel is None else channel.current
-    sets = [policies for policies in (source.current, held) if policies is not None]
-    for n, policies in enumerate(sets, start=1):
+    refusals = []
+    for policies in (source.current, held):
+        if policies is None:
+            continue
         try:
             policies.of(ask.workload, ask.policy)
             return
-        except ConfigError:
-            if n == len(sets):
-                raise
+        except ConfigError as error:
+            refusals.append(error)
+    if refusals:
+        raise refusals[0]

@@ -145,14 +145,15 @@ def columns(record: Record, tokens: torch.Tensor, drawn: bool) -> list[torch.Ten
         drawn: whether the drafter gave probabilities; they then are its evidence, else it has none (NaN).
     """
     s = record.scores
+    q = torch.ones_like(s.p) if s.q is None else s.q
     logp = s.p.log()
     category = record.category
     return [
         tokens.int(),
-        (s.q if drawn else torch.full_like(s.q, torch.nan)).float(),
+        (q if drawn else torch.full_like(q, torch.nan)).float(),
         torch.full_like(tokens, Category.OTHER).int() if category is None else category.int(),
         logp.float(),
-        s.q.log().float(),
+        q.log().float(),
         (s.top.log() - logp).float(),
         s.rank.int(),
         s.entropy.float(),

@@ -20,12 +20,12 @@ __all__ = ["Scores", "accept_probability"]
 class Scores:
     """What one verification says about drafted tokens: `policy.rules.Scores` as tensors of one shape and type.
 
-    Fields that no rule in use reads (`Facts.needs`) may be empty.
+    Fields that no rule in use reads (`Facts.needs`) may be empty. `q` is None for a deterministic draft, where it is 1.
     """
 
     p: Tensor
     law: Tensor
-    q: Tensor
+    q: Tensor | None
     top: Tensor
     rank: Tensor
     entropy: Tensor
@@ -61,6 +61,8 @@ def _exact(s: Scores, tau: Tensor, params: Params) -> Tensor:
 
 
 def _lossless(s: Scores, tau: Tensor, params: Params) -> Tensor:
+    if s.q is None:
+        return s.law
     return s.law / torch.maximum(s.law, s.q).clamp(min=_TINY)
 
 

@@ -1,6 +1,7 @@
 """Starting `vllm.LLM` so that draftgate can drive it, and what it says of itself."""
 
 import importlib
+import math
 import os
 import sys
 import warnings
@@ -20,8 +21,9 @@ _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # steps are taken here
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for results
     "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_CPU_KVCACHE_SPACE": "4",  # GiB, on a CPU: else vLLM takes 92% of the machine's memory for itself
+    "VLLM_CPU_KVCACHE_SPACE": "4",  # GiB at most, on a CPU: else vLLM takes 92% of the machine's memory for itself
 }
+_CPU_BLOCK_TOK = 128  # tokens of a cache block there
 
 
 def start(
@@ -56,6 +58,8 @@ def start(
     vllm = require("vllm", "vllm")
     register()  # the entry point does it too, but not where VLLM_PLUGINS leaves it out
     _allow_a_second_engine()
+    if require("vllm.platforms", "vllm").current_platform.is_cpu():
+        options = _cache(n_ctx, max_batch) | dict(options)
     try:
         with _quiet():
             return vllm.LLM(**ours, **options)
@@ -63,6 +67,16 @@ def start(
         raise ModelError(f"{target}: cannot be loaded: {error}") from error
     except (ValueError, TypeError, NotImplementedError, ImportError) as error:
         raise ConfigError(f"vLLM refuses this configuration: {error}") from error
+
+
+def _cache(n_ctx: int, max_batch: int) -> dict[str, int]:
+    """Options for a cache that holds as many tokens as can run at once, and no more.
+
+    On a CPU vLLM writes zeros to the whole cache when it starts, so all of it is memory in use: by default 92% of the
+    machine's. One block more a sequence is for drafted tokens, one of all is vLLM's own.
+    """
+    blocks = max_batch * (math.ceil(n_ctx / _CPU_BLOCK_TOK) + 1) + 1
+    return {"block_size": _CPU_BLOCK_TOK, "num_gpu_blocks_override": blocks}
 
 
 def _keep_threads(threads: int | None) -> None:

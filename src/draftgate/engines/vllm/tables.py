@@ -110,6 +110,8 @@ class PolicyTables:
         self.residual = table(2, dtype=torch.bool)
         self.params = table(len(PARAMS), dtype=torch.float64)
         self._points = table(3, MAX_POINTS, dtype=torch.float64)  # offset, tau there, slope from there
+        self._constant = table()  # tau of policies without a schedule
+        self._constants = self._constant.unbind()  # views of it, so that one policy's costs nothing
         self._category = table(len(Category))
         self._language = table(len(LANGUAGES))
         self._bounds = table(2)
@@ -139,7 +141,9 @@ class PolicyTables:
             raise ConfigError(f"policy '{policy.name}': category: the tokenizer's categories are not loaded")
         rule = RULES[policy.rule]
         without = rule.residual is Residual.LAW_WITHOUT_X, rule.residual is Residual.LAW_MINUS_Q
-        _write(self._points[slot], _points(policy))
+        points = _points(policy)
+        _write(self._points[slot], points)
+        self._constant[slot] = float(np.float32(points[1, 0]))
         _write(self.residual[slot], np.array(without))
         _write(self.params[slot], np.array([policy.params.get(name, 0.0) for name in PARAMS]))
         _write(self._category[slot], policy.category_offsets())
@@ -179,8 +183,10 @@ class PolicyTables:
             language: language ids; None likewise.
         """
         facts = self.facts(slot)
-        moves = facts.position and offset is not None
-        taus = self._scheduled(slot, offset) if moves else self._points[slot, 1, 0].float()
+        if facts.position and offset is not None:
+            taus = self._scheduled(slot, offset)
+        else:
+            taus = self._constants[slot] if isinstance(slot, int) else self._constant[slot]
         if facts.category and category is not None:
             taus = taus + self._category[slot, category]
         if facts.language and language is not None:

@@ -34,23 +34,24 @@ class Target:
         return cls(logits, _argmax(logits) if some_greedy else logits.new_empty(0, dtype=torch.int64))
 
     def scores(
-        self, tokens: Tensor, greedy: Tensor | None, q: Tensor, needs: frozenset[str], keep_choice: bool = False
+        self, tokens: Tensor, greedy: Tensor | None, q: Tensor | None, needs: frozenset[str], keep_choice: bool = False
     ) -> Scores:
         """Scores of the drafted tokens [N]; those that are not needed are empty.
 
         Args:
             tokens: the drafted tokens, all in the vocabulary [N].
             greedy: whether each is decoded greedily [N]; None when all are alike.
-            q: their draft probabilities [N].
+            q: their draft probabilities [N]; None for a deterministic draft.
             needs: fields of `Scores` beyond law and q.
             keep_choice: rules keep a greedy request's choice whatever these fields say, which need not be right there.
         """
-        if not len(self.choice):
+        if not self.choice.shape[0]:
             p, top, rank, entropy = self._read(tokens, needs)
             return Scores(p, p, q, top, rank, entropy)
         chosen = self.choice == tokens
-        if keep_choice and self.logits.device.type == "cpu":
-            p, top, rank, entropy = self._read_some(tokens, needs, ~chosen if greedy is None else ~(chosen & greedy))
+        if keep_choice and needs and self.logits.device.type == "cpu":
+            sure = chosen if greedy is None else chosen & greedy
+            p, top, rank, entropy = self._read_some(tokens, needs, sure)
         else:
             p, top, rank, entropy = self._read(tokens, needs)
         law = chosen.to(self.logits.dtype)
@@ -71,15 +72,18 @@ class Target:
         fields = zip(*(_row_scores(logits, own, needs) for logits, own in blocks), strict=True)
         return tuple(torch.cat(field) for field in fields)
 
-    def _read_some(self, tokens: Tensor, needs: frozenset[str], wanted: Tensor) -> tuple[Tensor, ...]:
-        """The fields of some rows, 1 in the others; for a CPU, which may look at `wanted` [N] without a wait."""
-        if not needs:
-            return 4 * (self.logits.new_empty(0),)
-        fields = tuple(self.logits.new_ones(len(tokens)) for _ in range(4))
-        for i in np.flatnonzero(wanted.numpy()).tolist():
+    def _read_some(self, tokens: Tensor, needs: frozenset[str], sure: Tensor) -> tuple[Tensor, ...]:
+        """The same, and 1 for tokens that are `sure` to be kept [N]: for a CPU, which may look at values at any time.
+
+        A softmax of a vocabulary costs more than all else that the host does for a token.
+        """
+        p = self.logits.new_ones(tokens.shape[0])
+        fields = (p, p, p, p) if needs == {"p"} else (p, p.clone(), p.clone(), p.clone())
+        for i in np.flatnonzero(~sure.numpy()).tolist():
             own = _row_scores(self.logits[i : i + 1], tokens[i : i + 1, None], needs)
             for field, value in zip(fields, own, strict=True):
-                field[i : i + 1] = value if len(value) else 1.0
+                if value.shape[0]:
+                    field[i : i + 1] = value
         return fields
 
 

@@ -125,29 +125,32 @@ def verify_batch(
         greedy: which requests of a mixed batch decode greedily [R]; None when all are alike.
         record: also return what a trace keeps; the tokens are the same without.
     """
-    if len(draft.tokens) == 0:
+    if draft.tokens.shape[0] == 0:
         return Outcome(bonus[:, None].int(), torch.zeros_like(rows.slot), None)
     flat = _Flat.of(draft, logits.shape[1])
     target = Target.of(logits, some_greedy=draws is None or greedy is not None)
-    q = logits.new_ones(len(flat.tokens)) if draft.probs is None else draft.probs.gather(1, flat.tokens[:, None])[:, 0]
+    q = None if draft.probs is None else draft.probs.gather(1, flat.tokens[:, None])[:, 0]
     accept, scores, category = _judged(tables, rows, flat, target, q, draws is not None, greedy, record)
     keep = (accept > 0) & flat.known
     if draws is not None:  # else laws are 0 or 1, and so is all that rules make of them
         # "At least", as in vLLM: a number that rounding took to 1 still keeps what is certain.
         keep &= accept >= draws.uniform
-        if draft.probs is not None:  # also as in vLLM: what could not be drafted is not kept
+        if q is not None:  # also as in vLLM: what could not be drafted is not kept
             keep &= q > 0 if greedy is None else (q > 0) | flat.each(greedy)
     alive = flat.alive(keep)
-    accepted = alive.sum(1)
-    last = _replacement(tables, rows, target, draft, flat, accepted, draws, greedy)
-    output = torch.full((len(accepted), draft.most + 1), -1, dtype=torch.int32, device=logits.device)
+    accepted = alive.sum(1, keepdim=True)
+    if draws is None:
+        last = flat.after(target.choice, bonus).gather(1, accepted)
+    else:
+        drawn = _drawn(tables, rows, target, draft, flat, accepted[:, 0], draws, greedy)
+        last = torch.where(accepted == flat.count, bonus[:, None], drawn[:, None])
+    output = torch.full((alive.shape[0], draft.most + 1), -1, dtype=torch.int32, device=logits.device)
     output[:, :-1] = torch.where(alive, flat.grid(flat.tokens), -1)
-    last = torch.where(accepted == flat.count, bonus, last)
-    output.scatter_(1, accepted[:, None], last[:, None].int())
+    output.scatter_(1, accepted, last.int())
     if not record:
-        return Outcome(output, accepted, None)
+        return Outcome(output, accepted[:, 0], None)
     uniform = torch.full_like(accept, 0.5) if draws is None else draws.uniform
-    return Outcome(output, accepted, Record(flat.tokens, category, scores, uniform))
+    return Outcome(output, accepted[:, 0], Record(flat.tokens, category, scores, uniform))
 
 
 def _judged(
@@ -155,7 +158,7 @@ def _judged(
     rows: Rows,
     flat: "_Flat",
     target: Target,
-    q: Tensor,
+    q: Tensor | None,
     sampled: bool,
     greedy: Tensor | None,
     record: bool,
@@ -176,20 +179,18 @@ def _judged(
     return accept_probability(tables, slot, taus, scores), scores, category
 
 
-def _replacement(
+def _drawn(
     tables: PolicyTables,
     rows: Rows,
     target: Target,
     draft: Draft,
     flat: "_Flat",
     accepted: Tensor,
-    draws: Draws | None,
+    draws: Draws,
     greedy: Tensor | None,
 ) -> Tensor:
     """What replaces each request's first rejected token [R]; means nothing where none was rejected."""
-    at = (flat.start + accepted).clamp(max=len(flat.tokens) - 1)
-    if draws is None:
-        return target.choice[at]
+    at = (flat.start + accepted).clamp(max=flat.tokens.shape[0] - 1)
     q = None if draft.probs is None else draft.probs[at]
     residual = tables.residual[rows.slot]
     drawn = recovered(target.laws(at), q, flat.tokens[at], flat.known[at], residual, draws.inverse)
@@ -202,15 +203,15 @@ class _Flat:
 
     Attributes:
         most: the longest draft, K.
-        start: first token of each request [R].
-        count: drafted tokens of each request [R], or of all.
+        ends: how many tokens the requests up to and with this one drafted [R].
+        count: drafted tokens of each request [R, 1], or of all.
         row: request of each token [N]; None when all drafts are K long.
         tokens: the tokens, moved into the vocabulary [N].
         known: whether the token was in the vocabulary as it came [N].
     """
 
     most: int
-    start: Tensor
+    ends: Tensor
     count: Tensor | int
     row: Tensor | None
     tokens: Tensor
@@ -218,15 +219,19 @@ class _Flat:
 
     @classmethod
     def of(cls, draft: Draft, vocabulary: int) -> "_Flat":
-        wide = draft.tokens.long()
+        wide, ends, most = draft.tokens.long(), draft.ends, draft.most
         tokens = wide.clamp(0, vocabulary - 1)
-        if len(wide) == len(draft.ends) * draft.most:  # none is longer than K, so none is shorter
-            return cls(draft.most, draft.ends - draft.most, draft.most, None, tokens, tokens == wide)
-        start = torch.zeros_like(draft.ends)
-        start[1:] = draft.ends[:-1]
-        each = torch.arange(len(wide), dtype=draft.ends.dtype, device=draft.ends.device)
-        row = torch.searchsorted(draft.ends, each, right=True)
-        return cls(draft.most, start, draft.ends - start, row, tokens, tokens == wide)
+        known = tokens == wide
+        if wide.shape[0] == ends.shape[0] * most:  # none is longer than K, so none is shorter
+            return cls(most, ends, most, None, tokens, known)
+        count = torch.diff(ends, prepend=ends.new_zeros(1))
+        row = torch.searchsorted(ends, _numbers(wide.shape[0], ends), right=True)
+        return cls(most, ends, count[:, None], row, tokens, known)
+
+    @property
+    def start(self) -> Tensor:
+        """First token of each request [R]."""
+        return self.ends - (self.count[:, 0] if isinstance(self.count, Tensor) else self.count)
 
     def each(self, values: Tensor) -> Tensor:
         """Values of the requests [R], for each of their tokens [N]."""
@@ -234,20 +239,30 @@ class _Flat:
 
     def place(self) -> Tensor:
         """Position of each token in its draft [N]."""
-        each = torch.arange(len(self.tokens), dtype=self.start.dtype, device=self.start.device)
-        return each - self.each(self.start)
+        return _numbers(self.tokens.shape[0], self.ends) - self.each(self.start)
 
     def grid(self, values: Tensor) -> Tensor:
         """Values of the tokens [N] by request and position [R, K]; means nothing behind the end of a draft."""
         if self.row is None:
             return values.view(-1, self.most)
-        index = self.start[:, None] + torch.arange(self.most, dtype=self.start.dtype, device=self.start.device)
-        return values[index.clamp(max=len(values) - 1)]
+        index = self.start[:, None] + _numbers(self.most, self.ends)
+        return values[index.clamp(max=values.shape[0] - 1)]
+
+    def after(self, values: Tensor, last: Tensor) -> Tensor:
+        """The same with one more at the end of each draft [R, K + 1], from `last` [R]."""
+        grid = torch.cat((self.grid(values), last[:, None]), 1)
+        if isinstance(self.count, Tensor):
+            grid.scatter_(1, self.count.long(), last[:, None].to(grid.dtype))
+        return grid
 
     def alive(self, keep: Tensor) -> Tensor:
         """What is kept up to each request's first rejection [R, K], from what is kept by itself [N]."""
         kept = self.grid(keep)
         if isinstance(self.count, Tensor):
-            place = torch.arange(self.most, device=keep.device)
-            kept = kept & (place < self.count[:, None])
-        return kept.cumprod(1).bool()
+            kept = kept & (_numbers(self.most, self.ends) < self.count)
+        return kept if self.most == 1 else kept.cumprod(1).bool()
+
+
+def _numbers(n: int, like: Tensor) -> Tensor:
+    """0 to n - 1, where and as the other tensor is."""
+    return torch.arange(n, dtype=like.dtype, device=like.device)
