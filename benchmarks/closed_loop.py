@@ -9,7 +9,7 @@ SmolLM2-135M, greedy, one request at a time, decode seconds as measured. The loo
 and writes the policy file, as `draftgate control` does; it is not told which workload a request belongs to. Its clock
 is the decode time of the requests that it steers, so other arms can run in between: each prompt runs under the fixed
 arms once a phase, in random order with the steered arm, spread evenly over the phase. Intervals: 95%, bootstrap over
-prompts.
+prompts. With --cpu, seconds are CPU seconds of one thread: those hardly depend on what else a shared machine does.
 """
 
 import argparse
@@ -17,11 +17,13 @@ import json
 import os
 import random
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ import numpy as np
 from draftgate.control.assemble import Options
 from draftgate.engines.base import Capabilities, Completion, Engine, Request, Sampling
 from draftgate.engines.drafters import Drafter
+from draftgate.engines.llamacpp import engine as llamacpp
 from draftgate.engines.llamacpp.engine import LlamaCpp
 from draftgate.engines.llamacpp.models import resolve
 from draftgate.engines.verify import Proposal
@@ -41,7 +44,6 @@ from draftgate.stats.bootstrap import ratio_interval
 from draftgate.workload.packs import load
 
 K = 7
-ARMS = (0, 3, 5, 7)  # fixed draft lengths
 STEERED = -1
 COST_S = 10.0
 
@@ -108,7 +110,7 @@ class Phase:
     rounds: int
     steered_s: dict[str, float] = field(default_factory=dict)
     fixed_s: dict[int, dict[str, float]] = field(default_factory=dict)
-    lengths: Counter[int] = field(default_factory=Counter)
+    lengths: dict[int, int] = field(default_factory=dict)
 
 
 def serve_phase(
@@ -128,7 +130,8 @@ def serve_phase(
             arms = [STEERED, *(fixed if turn[request.id] == round_ else ())]
             for arm in rng.sample(arms, len(arms)):
                 if arm == STEERED:
-                    phase.lengths[live.served.policy("").length.most] += 1
+                    k = live.served.policy("").length.most
+                    phase.lengths[k] = phase.lengths.get(k, 0) + 1
                     ((done,), _) = live.serve([request])
                     phase.steered_s[request.id] = phase.steered_s.get(request.id, 0.0) + done.decode_s
                 else:
@@ -178,12 +181,13 @@ class Bench:
     options: Options
     folder: Path
     window: int
+    prompts: int
     seed: int
     verbose: bool
 
     def requests(self, pack: str) -> list[Request]:
         """The pack's prompts, with nothing that tells the loop which pack it is."""
-        return [self.engine.encode(p, "", 64, Sampling()) for p in load(pack).prompts]
+        return [self.engine.encode(p, "", 64, Sampling()) for p in load(pack).prompts[: self.prompts]]
 
     def live(self, clocked: Clocked, policy: Policy) -> Live:
         return Live(
@@ -196,7 +200,7 @@ class Bench:
             print(f"  {line['time_s']:8.1f} s  {line['action']:10} {line['reason']}", flush=True)
 
 
-def phased(bench: Bench, packs: Sequence[str], rounds: int, arms: Sequence[int] = ARMS) -> dict[str, Any]:
+def phased(bench: Bench, packs: Sequence[str], rounds: int, arms: Sequence[int]) -> dict[str, Any]:
     """Phases of load that the loop is not told of."""
     live = bench.live(Clocked(bench.engine), Policy("exact", length=Fixed(K)))
     rng = random.Random(bench.seed)
@@ -236,12 +240,14 @@ def swap(bench: Bench, draft: LlamaCpp, before: int = 6, most: int = 4000) -> di
     return {"at_s": at_s, "looks": dict(looks)}
 
 
-def pid(bench: Bench, windows: int = 30) -> dict[str, Any]:
+def pid(bench: Bench, windows: int = 16) -> dict[str, Any]:
     """Both laws from the article's start, on the article's bounds: tau and acceptance by window."""
     found: dict[str, Any] = {}
     for law in ("pid-article", "pid"):
         folder = bench.folder / law
-        steered = replace(bench, folder=folder, options=Options(controller=law, target=0.50))
+        steered = replace(
+            bench, folder=folder, options=replace(bench.options, controller=law, target=0.45, gains="variable")
+        )
         live = steered.live(Clocked(bench.engine), Policy("threshold", "threshold", 0.65, length=Fixed(3)))
         requests = endless(bench.requests("code-edit"), bench.seed)
         seen: list[tuple[float | None, float | None]] = []
@@ -253,18 +259,30 @@ def pid(bench: Bench, windows: int = 30) -> dict[str, Any]:
     return found
 
 
+def open_engine(draft: str | Path, threads: int | None, cpu: bool) -> LlamaCpp:
+    """The engine; on request with CPU seconds for a clock, which it has no switch for."""
+    engine = LlamaCpp(resolve("smollm2-135m"), draft, threads=1 if cpu else threads)
+    if cpu:
+        engine._speculator._clock = time.process_time
+        llamacpp.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[attr-defined]
+    return engine
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("scenario", choices=["phased", "wrong", "swap", "pid"])
     parser.add_argument("--rounds", type=int, help="over the prompts in each phase  [default: 6; wrong: 36]")
     parser.add_argument("--window", type=int, default=250, help="decode steps")
+    parser.add_argument("--arms", type=int, nargs="+", default=[0, 3, 5, K], help="fixed draft lengths of phased")
+    parser.add_argument("--prompts", type=int, default=36, help="of each pack")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--cpu", action="store_true", help="CPU seconds of one thread instead of wall time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--verbose", action="store_true")
     a = parser.parse_args()
     with (
-        closing(LlamaCpp(resolve("smollm2-135m"), threads=a.threads)) as engine,
+        closing(open_engine("lookup", a.threads, a.cpu)) as engine,
         tempfile.TemporaryDirectory() as folder,
     ):
         cost = engine.measure_cost([1], K + 1, COST_S)
@@ -273,14 +291,14 @@ def main() -> None:
             end="",
         )
         print("".join(f" {1e3 * s:.1f}" for s in cost.curves[1].seconds))
-        bench = Bench(engine, Options(cost=cost), Path(folder), a.window, a.seed, a.verbose)
+        bench = Bench(engine, Options(cost=cost), Path(folder), a.window, a.prompts, a.seed, a.verbose)
         result: dict[str, Any] = {"setup": asdict(engine.setup), "cost": cost.to_mapping(), "seed": a.seed}
         if a.scenario == "phased":
-            result |= phased(bench, ("code-edit", "chat", "code-edit"), a.rounds or 6)
+            result |= phased(bench, ("code-edit", "chat", "code-edit"), a.rounds or 6, a.arms)
         elif a.scenario == "wrong":
             result |= wrong(bench, a.rounds or 36)
         elif a.scenario == "swap":
-            with closing(LlamaCpp(resolve("smollm2-135m"), resolve("smollm2-135m-draft8"), threads=a.threads)) as draft:
+            with closing(open_engine(resolve("smollm2-135m-draft8"), a.threads, a.cpu)) as draft:
                 result |= swap(bench, draft)
         else:
             result |= pid(bench)

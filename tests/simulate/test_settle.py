@@ -4,8 +4,8 @@
 - step costs are those that were measured, up to a factor of .3 to 3 that all settings share;
 - a window has 300 requests, and its seconds vary by 2%.
 
-Settled: from the 20th window to the 60th, all trying included, at most 10% of the time is lost against the best setting,
-and 3% on average over plants. A drafted token costs .08 to .9 of a plain step over these: a range of ten.
+Settled: from the 20th window to the 60th, all trying included, at most 10% of the time is lost against the best
+setting, and 3% on average over plants. A drafted token costs .05 to .9 of a plain step over these.
 """
 
 import random

@@ -465,6 +465,13 @@ class TestFailures:
         if hook == "schedule.drafts":
             assert "_renamed" in (SOURCE.cannot_limit or "")
 
+    def test_another_release_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pristine(monkeypatch)
+        monkeypatch.setattr("vllm.__version__", "0.99.1")
+        with logged("vllm.draftgate") as lines:
+            Plugin().install()
+        assert any("vLLM 0.99.1 (written for 0.32)" in line for line in lines)
+
 
 def pristine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undo, after the test, whatever wraps vLLM's functions during it, and what it sets in the source."""
@@ -489,11 +496,15 @@ def test_renamed_rule_leaves_a_real_engine_exact(tiny_dir: Path, monkeypatch: py
     was = HOOKS["v1.rule"]
     monkeypatch.setattr(plugin, "HOOKS", {**HOOKS, "v1.rule": Hook(was.module, "ruling", was.parameters, was.serves)})
     fresh = Plugin()
-    fresh.install()
     fresh.installed = True
     monkeypatch.setattr(plugin, "PLUGIN", fresh)
-    ran = Server(tiny_dir, method).run(loose(0.0), max_tokens=30)
+    with logged("vllm.draftgate") as lines:
+        fresh.install()
+        ran = Server(tiny_dir, method).run(loose(0.0), max_tokens=30)
     assert ran == own
+    assert (
+        sum("rejection_sampler.ruling is not there" in line and "own behaviour is kept" in line for line in lines) == 1
+    )
     assert list(fresh.missing) == ["v1.rule"]
     assert len(fresh.runners) == 1
 

@@ -153,7 +153,7 @@ def test_a_batch_of_one_policy_is_verified_as_one_among_others(
 def test_scores_of_a_cut_law() -> None:
     """Tokens that top-k or top-p removed have logits of -inf."""
     logits = torch.tensor([[2.0, 1.0, -torch.inf, -torch.inf]])
-    target, tokens = Target.of(logits, some_greedy=False), torch.tensor([2])
+    target, tokens = Target.of(logits, some_greedy=False, keep_laws=False), torch.tensor([2])
     scores = target.scores(tokens, None, torch.ones(1), frozenset({"p", "top", "rank", "entropy"}))
     p = np.exp([2.0, 1.0]) / np.exp([2.0, 1.0]).sum()
     assert (scores.p.item(), scores.law.item(), scores.rank.item()) == (0, 0, 2)

@@ -3,10 +3,10 @@
     closed --reason--> open --time is up--> half-open --enough good windows--> closed
                         ^------------reason------'
 
-Opening acts at once. Every opening in a row lengthens the time until the next probe, up to a cap, with jitter so that a
-fleet does not probe together. It is short again when being on has paid: since it was last short, more time was saved
-than lost, failed probes included. So it neither stays off for ever nor flaps at a loss, and short bursts of bad drafts
-cost little. Its state is saved: a restart neither forgets an open breaker nor opens a closed one.
+Opening acts at once. Every opening in a row adds half to the time until the next probe, up to a cap, with jitter so
+that a fleet does not probe together. It is short again when being on has paid: since it was last short, more time was
+saved than lost, failed probes included. So it neither stays off for ever nor flaps at a loss, and short bursts of bad
+drafts cost little. Its state is saved: a restart neither forgets an open breaker nor opens a closed one.
 """
 
 import math
@@ -21,6 +21,7 @@ from draftgate.stats.drift import require_fields
 
 __all__ = ["Breaker", "Limits", "Phase"]
 
+_GROWTH = 1.5  # of the wait: what was repaired after T seconds is found T / 2 later at most
 _STATE = ("phase", "opened", "until_s", "good", "saved_s", "reason")
 
 
@@ -38,7 +39,6 @@ class Limits:
 
     Attributes:
         backoff_s: seconds until the first probe.
-        growth: factor on these seconds at each opening in a row, in [1, 10].
         cap_s: longest time until a probe.
         jitter: relative spread of these times, in [0, 1).
         probes: good windows that close it.
@@ -50,8 +50,7 @@ class Limits:
         ConfigError: a value is out of range.
     """
 
-    backoff_s: float = 8.0
-    growth: float = 1.8
+    backoff_s: float = 10.0
     cap_s: float = 3600.0
     jitter: float = 0.2
     probes: int = 2
@@ -60,10 +59,8 @@ class Limits:
     least_steps: int = 200
 
     def __post_init__(self) -> None:
-        if not 0 < self.backoff_s <= self.cap_s < math.inf or not 0 <= self.jitter < 1 or not 1 <= self.growth <= 10:
-            raise ConfigError(
-                f"breaker: needs 0 < backoff_s <= cap_s, growth in [1, 10] and jitter in [0, 1) but got {self}"
-            )
+        if not 0 < self.backoff_s <= self.cap_s < math.inf or not 0 <= self.jitter < 1:
+            raise ConfigError(f"breaker: needs 0 < backoff_s <= cap_s and jitter in [0, 1) but got {self}")
         if min(self.probes, self.steady) < 1 or self.least_steps < 0 or not 0 <= self.allowance < 1:
             raise ConfigError(
                 f"breaker: needs probes and steady of 1 or more, least_steps >= 0, allowance in [0, 1) but got {self}"
@@ -105,7 +102,7 @@ class Breaker:
         limits = self.limits
         if self.on and self.saved_s >= 0 and (slow or self.good >= limits.steady):
             self.opened, self.saved_s = 0, 0.0
-        wait_s = min(limits.backoff_s * limits.growth ** min(self.opened, 60), limits.cap_s)
+        wait_s = min(limits.backoff_s * _GROWTH ** min(self.opened, 60), limits.cap_s)
         self.opened += 1
         self.until_s = now_s + wait_s * (1 + limits.jitter * self.rng.uniform(-1, 1))
         self.phase, self.good, self.reason = Phase.OPEN, 0, reason

@@ -5,8 +5,9 @@ exponentially forgotten), the second from the measured step costs, and both toge
 that setting really showed. Off is always a candidate and wins ties.
 
 What is not used is not seen: positions beyond the present k, other thresholds, "off" while on, "on" while off. So now
-and then a window runs under another setting. A budget bounds what that costs, and a setting that could not pay even if
-every one of its tokens were accepted is not tried at all.
+and then a window runs under another setting. A budget bounds what that costs: a share of all time, and to find back
+from off also a share of what drafts saved lately, so that traffic that changes back is soon noticed. A setting that
+could not pay even if every one of its tokens were accepted is not tried at all.
 """
 
 import random

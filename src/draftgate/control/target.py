@@ -8,7 +8,9 @@ from draftgate.control.fetch import SourceError, checked_url, fetch
 from draftgate.errors import ConfigError
 from draftgate.policy.policyset import PolicySet, dump, load
 
-__all__ = ["FileChannel", "HttpChannel"]
+__all__ = ["NO_POLICIES", "FileChannel", "HttpChannel"]
+
+NO_POLICIES = "nothing"  # in place of a digest, which is in hex: what is known to be missing is written again
 
 
 class FileChannel:
@@ -59,13 +61,13 @@ class HttpChannel:
         if digest != policies.digest():
             raise SourceError(f"{self._route}: {digest} is in force after writing {policies.digest()}")
 
-    def in_force(self) -> str | None:
-        """Digest of what the server has in force; None when it has no policies.
+    def in_force(self) -> str:
+        """Digest of what the server has in force; `NO_POLICIES` when it has none, as after a restart.
 
         Raises:
             SourceError: it cannot be reached, or its answer is not what this route gives.
         """
-        return self._digest("GET", None)
+        return self._digest("GET", None) or NO_POLICIES
 
     def _digest(self, method: str, body: bytes | None) -> str | None:
         text = fetch(self._route, self._timeout_s, method, body, self._key)

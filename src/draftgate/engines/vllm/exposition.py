@@ -39,7 +39,7 @@ class _Status(Collector):
         limit = speculation["limit_tok"]
         yield _gauge("draft_limit_tokens", "Longest draft allowed.", [] if limit is None else [({}, limit)])
         yield _gauge("policy_file_ok", "Whether the file is in force.", [({}, file["error"] is None)] if file else [])
-        refused = [({}, file["refused"])] if file else []
+        refused: _Samples = [({}, file["refused"])] if file else []
         yield _counter("policy_file_refused", "Times the file turned into one that cannot be used.", refused)
         yield _counter("faults", "Calls that failed and were left to vLLM.", _faults(ranks))
         yield _counter("verified_steps", "Steps that draftgate verified.", _sums(ranks, "verified"))

@@ -17,7 +17,9 @@ from functools import wraps
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["HOOKS", "Faults", "Hook", "instead", "observed", "problem", "wrap"]
+__all__ = ["HOOKS", "READ_IN", "Faults", "Hook", "instead", "observed", "problem", "wrap"]
+
+READ_IN = "0.32"  # the release whose source the wrappers were written for
 
 Function = Callable[..., Any]
 Wrapper = Callable[[Function], Function]

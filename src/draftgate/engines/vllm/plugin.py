@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 from draftgate.engines.vllm import control, cpu_fix
 from draftgate.engines.vllm.admission import refusing
-from draftgate.engines.vllm.hooks import HOOKS, Faults, Function, Wrapper, instead, observed, problem, wrap
+from draftgate.engines.vllm.hooks import HOOKS, READ_IN, Faults, Function, Wrapper, instead, observed, problem, wrap
 from draftgate.engines.vllm.lengths import Lengths
 from draftgate.engines.vllm.recording import Recording, keeps_traces, recording_of
 from draftgate.engines.vllm.rows import unfit
@@ -166,10 +166,21 @@ class Plugin:
 
     def _line(self) -> str:
         wrapped = len(HOOKS) + len(control.HOOKS) - len(self.missing)
-        missing = "; ".join(self.missing.values()) or "none missing"
-        policy = os.environ.get(control.FILE_ENV, "none yet")
-        trace = os.environ.get("DRAFTGATE_TRACE", "off")
-        return f"{wrapped} hooks, {missing}; CPU sampling: {self.cpu_sampling}; policy file: {policy}; trace: {trace}"
+        parts = (
+            _version(),
+            f"{wrapped} hooks, {'; '.join(self.missing.values()) or 'none missing'}",
+            f"CPU sampling: {self.cpu_sampling}",
+            f"policy file: {os.environ.get(control.FILE_ENV, 'none yet')}",
+            f"trace: {os.environ.get('DRAFTGATE_TRACE', 'off')}",
+        )
+        return "; ".join(parts)
+
+
+def _version() -> str:
+    import vllm
+
+    version: str = vllm.__version__
+    return f"vLLM {version}" if version.startswith(f"{READ_IN}.") else f"vLLM {version} (written for {READ_IN})"
 
 
 def _pieces(model: Any) -> list[bytes]:

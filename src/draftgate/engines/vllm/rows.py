@@ -167,7 +167,8 @@ class Roster:
             slots = {slot for slot, _, _ in entries}
             ours = any(self._tables[slot].rule != "lossless" for slot in slots)
             only = slots.pop() if len(slots) == 1 else None
-            self._last = list(names), Batch(*self._upload(entries), ours, only)
+            slot, language, prompt = self._upload(entries)
+            self._last = list(names), Batch(slot, language, prompt, ours, only)
         return self._last[1]
 
     def _upload(self, entries: Sequence[tuple[int, int, int]]) -> torch.Tensor:

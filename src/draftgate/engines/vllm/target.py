@@ -23,15 +23,27 @@ class Target:
     Attributes:
         logits: after the sampling transforms; at temperature 1 where decoding is greedy [N, V].
         choice: their argmax [N]; empty when no request decodes greedily.
+        probs: all laws [N, V], where they are wanted twice and few enough to be kept.
     """
 
     logits: Tensor
     choice: Tensor
+    probs: Tensor | None = None
 
     @classmethod
-    def of(cls, logits: Tensor, some_greedy: bool) -> "Target":
-        """Read the choices if some request wants them."""
-        return cls(logits, _argmax(logits) if some_greedy else logits.new_empty(0, dtype=torch.int64))
+    def of(cls, logits: Tensor, some_greedy: bool, keep_laws: bool) -> "Target":
+        """Read the choices if some request decodes greedily.
+
+        Args:
+            keep_laws: laws are wanted for scores and for replacements, of the same rows or of few.
+        """
+        choice = _argmax(logits) if some_greedy else logits.new_empty(0, dtype=torch.int64)
+        return cls(logits, choice, logits.softmax(1) if keep_laws else None)
+
+    @staticmethod
+    def at_once(logits: Tensor) -> int:
+        """Rows that are read at once: on a CPU, as many as its cache holds."""
+        return max(1, _BLOCK // logits.shape[1]) if logits.device.type == "cpu" else logits.shape[0]
 
     def scores(
         self, tokens: Tensor, greedy: Tensor | None, q: Tensor | None, needs: frozenset[str], keep_choice: bool = False
@@ -59,15 +71,16 @@ class Target:
             law = torch.where(greedy, law, p)
         return Scores(p, law, q, top, rank, entropy)
 
-    def laws(self, at: Tensor) -> Tensor:
-        """Target laws of some of the tokens, [len(at), V]."""
-        return self.logits[at].softmax(1)
+    def laws(self, at: Tensor | slice) -> Tensor:
+        """Target laws of some of the tokens, [n, V]; of a slice they may be `probs` itself."""
+        return self.logits[at].softmax(1) if self.probs is None else self.probs[at]
 
     def _read(self, tokens: Tensor, needs: frozenset[str]) -> tuple[Tensor, ...]:
         if not needs:
             return 4 * (self.logits.new_empty(0),)
-        tokens_n, vocabulary = self.logits.shape
-        rows = max(1, _BLOCK // vocabulary) if self.logits.device.type == "cpu" else tokens_n
+        rows = self.at_once(self.logits)
+        if self.probs is not None or self.logits.shape[0] <= rows:
+            return _row_scores(self.logits, tokens[:, None], needs, self.probs)
         blocks = zip(torch.split(self.logits, rows), torch.split(tokens[:, None], rows), strict=True)
         fields = zip(*(_row_scores(logits, own, needs) for logits, own in blocks), strict=True)
         return tuple(torch.cat(field) for field in fields)
@@ -87,9 +100,11 @@ class Target:
         return fields
 
 
-def _row_scores(logits: Tensor, tokens: Tensor, needs: frozenset[str]) -> tuple[Tensor, ...]:
+def _row_scores(
+    logits: Tensor, tokens: Tensor, needs: frozenset[str], probs: Tensor | None = None
+) -> tuple[Tensor, ...]:
     """p, top, rank and entropy of one token a row; p always, the others empty unless needed."""
-    probs, none = logits.softmax(1), logits.new_empty(0)
+    probs, none = logits.softmax(1) if probs is None else probs, logits.new_empty(0)
     top = probs.amax(1) if needs & {"top", "entropy"} else none
     return (
         probs.gather(1, tokens)[:, 0],

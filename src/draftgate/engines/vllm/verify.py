@@ -128,7 +128,8 @@ def verify_batch(
     if draft.tokens.shape[0] == 0:
         return Outcome(bonus[:, None].int(), torch.zeros_like(rows.slot), None)
     flat = _Flat.of(draft, logits.shape[1])
-    target = Target.of(logits, some_greedy=draws is None or greedy is not None)
+    few = flat.single or logits.shape[0] <= Target.at_once(logits)
+    target = Target.of(logits, draws is None or greedy is not None, keep_laws=draws is not None and few)
     q = None if draft.probs is None else draft.probs.gather(1, flat.tokens[:, None])[:, 0]
     accept, scores, category = _judged(tables, rows, flat, target, q, draws is not None, greedy, record)
     keep = (accept > 0) & flat.known
@@ -190,7 +191,7 @@ def _drawn(
     greedy: Tensor | None,
 ) -> Tensor:
     """What replaces each request's first rejected token [R]; means nothing where none was rejected."""
-    at = (flat.start + accepted).clamp(max=flat.tokens.shape[0] - 1)
+    at = slice(None) if flat.single else (flat.start + accepted).clamp(max=flat.tokens.shape[0] - 1)
     q = None if draft.probs is None else draft.probs[at]
     residual = tables.residual[rows.slot]
     drawn = recovered(target.laws(at), q, flat.tokens[at], flat.known[at], residual, draws.inverse)
@@ -232,6 +233,11 @@ class _Flat:
     def start(self) -> Tensor:
         """First token of each request [R]."""
         return self.ends - (self.count[:, 0] if isinstance(self.count, Tensor) else self.count)
+
+    @property
+    def single(self) -> bool:
+        """Whether every request has one drafted token: then what is of tokens is of requests."""
+        return self.row is None and self.most == 1
 
     def each(self, values: Tensor) -> Tensor:
         """Values of the requests [R], for each of their tokens [N]."""
