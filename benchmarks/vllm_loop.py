@@ -73,7 +73,7 @@ class Load:
 
     Attributes:
         bodies: what they send now; may be replaced while they do.
-        answered: requests so far.
+        answered: requests so far, those that failed included.
         failures: what went wrong, for each request that did.
     """
 
@@ -82,17 +82,25 @@ class Load:
     answered: int = 0
     failures: list[str] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _news: threading.Condition = field(default_factory=threading.Condition)
 
     def _user(self) -> None:
         while not self._over.is_set():
-            with self._lock:
+            with self._news:
                 body = next(self.bodies)
             try:
                 self.client.send("POST", "/v1/completions", body)
             except DraftgateError as error:
                 self.failures.append(str(error))
-            self.answered += 1
+            with self._news:
+                self.answered += 1
+                self._news.notify_all()
+
+    def wait(self, requests: int, timeout_s: float = 120.0) -> None:
+        """Wait until so many more were answered, while clients run."""
+        with self._news:
+            wanted = self.answered + requests
+            assert self._news.wait_for(lambda: self.answered >= wanted, timeout_s), self.failures
 
     @contextmanager
     def running(self, users: int = USERS) -> Iterator["Load"]:
@@ -136,7 +144,7 @@ class Control:
             self._ended = True
             self._news.notify_all()
 
-    def until(self, wanted: Callable[[Line], bool], since: int = 0, timeout_s: float = 120.0) -> int:
+    def until(self, wanted: Callable[[Line], bool], since: int = 0, timeout_s: float = 240.0) -> int:
         """Wait for a line, from line `since` on; returns its number.
 
         Raises:

@@ -40,17 +40,18 @@ def run(
     noise: float,
     seed: int,
     n: int,
+    knob: str = "tau",
 ) -> np.ndarray:
-    """Acceptance in n windows of a plant that has the target .6 at tau = star."""
+    """Acceptance in n windows of a plant that has the target .6 where the knob is at star."""
     rng = np.random.default_rng(seed)
-    taus = deque([controller.setting.tau or 0.0] * 2, maxlen=2)
-    steady = lambda tau: min(max(0.6 + effect * gain * (tau - star), 0.0), 1.0)  # noqa: E731
-    rate, seen = steady(taus[0]), []
+    at = deque([getattr(controller.setting, knob) or 0.0] * 2, maxlen=2)
+    steady = lambda value: min(max(0.6 + effect * gain * (value - star), 0.0), 1.0)  # noqa: E731
+    rate, seen = steady(at[0]), []
     for _ in range(n):
-        rate += (1 - lag) * (steady(taus[0]) - rate)
+        rate += (1 - lag) * (steady(at[0]) - rate)
         seen.append(rate)
         controller.update(of_rate(rate + noise * rng.normal()))
-        taus.append(controller.setting.tau or 0.0)
+        at.append(getattr(controller.setting, knob) or 0.0)
     return np.array(seen)
 
 
@@ -70,6 +71,46 @@ def test_it_settles_for_every_sign_and_gain(
     error = np.abs(
         run(of_rate, Pid(START, knob, gains=PROFILES[profile]), knob.effect, gain, star, lag, 0.01, seed, 100) - 0.6
     )
+    assert error[20:].max() <= 0.07
+    assert error[60:].max() <= 0.055
+
+
+@given(
+    profile=st.sampled_from(sorted(PROFILES)),
+    gain=st.floats(0.02, 0.2),
+    star=st.floats(1.5, 7.5),
+    start=st.integers(1, 8),
+    lag=st.floats(0.0, 0.5),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=200)
+def test_it_settles_within_a_token_of_the_length(
+    of_rate: OfRate, profile: str, gain: float, star: float, start: int, lag: float, seed: int
+) -> None:
+    """Gains in tokens' effect on acceptance, over a range of ten, from any length; the target lies between two."""
+    controller = Pid(Setting(True, None, start, None), K, gains=PROFILES[profile], bounds=(1, 8))
+    error = np.abs(run(of_rate, controller, K.effect, gain, star, lag, 0.01, seed, 100, "k") - 0.6)
+    assert error[20:].max() <= gain + 0.02
+    assert error[60:].max() <= gain + 0.01
+
+
+@given(
+    profile=st.sampled_from(sorted(PROFILES)),
+    gain=st.floats(0.12, 1.2),
+    star=st.floats(0.3, 0.7),
+    off=st.floats(-0.15, 0.15),
+    lag=st.floats(0.0, 0.5),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=200)
+def test_it_settles_for_a_cut_of_any_gain(
+    of_rate: OfRate, profile: str, gain: float, star: float, off: float, lag: float, seed: int
+) -> None:
+    """A knob of the draft's side, whose range is 2.5 times the article's, so that gains are as much smaller."""
+    gain = gain if profile == "stable" else gain / 1.5
+    start = Setting(True, None, 7, min(max(star + off / gain, 0.0), 1.0))
+    controller = Pid(start, CUT, gains=PROFILES[profile], bounds=(0.0, 1.0))
+    error = np.abs(run(of_rate, controller, CUT.effect, gain, star, lag, 0.01, seed, 100, "cut") - 0.6)
     assert error[20:].max() <= 0.07
     assert error[60:].max() <= 0.055
 

@@ -1,11 +1,10 @@
 """`draftgate control` on a real server under load; `benchmarks/vllm_loop.py` is the long form.
 
-Step costs are given and windows end by requests, so what is decided hangs on what is kept and not on how fast the
-machine is. Two kinds of traffic differ in this alone: a text of one token, of which every draft is kept, and one drawn
-from a hundred, of which hardly any is.
+Step costs are given and windows end by requests. Two kinds of traffic differ in their texts alone: of one token, so
+that every draft is kept, or drawn from a hundred, so that hardly any is. Either is so clear that a machine that slows
+down by half does not matter. What only pays a little is for the benchmark.
 """
 
-import re
 import runpy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -134,11 +133,6 @@ def is_on(line: Line) -> bool:
     return judges(line) and line["phase"] == "closed" and line["setting"] != "off"
 
 
-def is_off(line: Line) -> bool:
-    """Whether a window ran without speculation from its beginning."""
-    return judges(line) and line["phase"] == "open" and line["acceptance"] is None
-
-
 def steady(loop: Any, windows: int = 2) -> int:
     """Wait for so many windows with speculation on; number of the last line."""
     at = -1
@@ -161,15 +155,16 @@ def in_force_as_said(engine: Engine, loop: Any) -> None:
     assert engine.digest() == said[-1]
 
 
-def assert_off(engine: Engine, loop: Any, opened: int) -> int:
-    """Nothing is drafted for a whole window, and what is in force is what was decided."""
-    quiet = loop.until(is_off, opened)
-    drafted = engine.drafted()
+def assert_off(engine: Engine, load: Any, loop: Any, opened: int) -> int:
+    """Nothing is drafted, and what is in force is what was decided; number of the line that says so."""
+    written: int = loop.until(says("write"), opened)
     in_force_as_said(engine, loop)
     assert engine.client.get("/draftgate/policy")["policy"]["policies"][0]["draft"]["k"] == 0
-    quiet = loop.until(is_off, quiet + 1)
+    load.wait(1)  # what was drafted before is verified by one more step
+    drafted = engine.drafted()
+    load.wait(2)
     assert engine.drafted() == drafted
-    return quiet
+    return written
 
 
 def comes_back(engine: Engine, loop: Any, since: int) -> None:
@@ -190,14 +185,15 @@ def test_traffic_shifts_and_comes_back(engine: Engine, control: Start) -> None:
         steady(loop)
         assert engine.drafted() > 0
         opened = opens_at_once(loop, lambda: setattr(load, "bodies", drawn_from(LOST)))
-        quiet = assert_off(engine, loop, opened)
+        quiet = assert_off(engine, load, loop, opened)
         exported = fetch(f"http://127.0.0.1:{port}/metrics", 5.0)
         assert 'draftgate_speculation_on{workload="*"} 0' in exported
         assert 'draftgate_breaker_state{state="open",workload="*"} 1' in exported
-        assert re.search(r"^draftgate_in_force 1", exported, re.M)
         load.bodies = drawn_from(KEPT)
         comes_back(engine, loop, quiet)
-        assert 'draftgate_speculation_on{workload="*"} 1' in fetch(f"http://127.0.0.1:{port}/metrics", 5.0)
+        exported = fetch(f"http://127.0.0.1:{port}/metrics", 5.0)
+        assert 'draftgate_speculation_on{workload="*"} 1' in exported
+        assert "\ndraftgate_in_force 1" in exported
     assert load.failures == []
 
 
@@ -225,15 +221,15 @@ def test_a_killed_loop_goes_on_where_it_was(engine: Engine, control: Start) -> N
     assert load.failures == []
 
 
-def test_a_server_that_hangs_is_left_off_until_it_is_seen_again(engine: Engine, control: Start) -> None:
-    """Nobody can switch off a server that does not answer; that is said, and done as soon as it answers."""
+def test_a_server_that_hangs_goes_through_probation(engine: Engine, control: Start) -> None:
+    """What does not answer cannot be switched off: that is said, and when it answers it has to prove itself."""
     load = Load(engine.serve(NGRAM), drawn_from(KEPT))
     with load.running():
         loop = control("--stale", "2s")
         at = steady(loop)
         with engine.hanging():
             opened = loop.until(says("open", "no metrics for"), at)
-            loop.until(says("retry", "policies cannot be put in force"), opened)
+            loop.until(says("retry", "policies cannot be put in force"), at)
         comes_back(engine, loop, opened)
     assert load.failures == []
 
@@ -253,7 +249,7 @@ def test_the_server_restarts_and_its_draft_goes_wrong(engine: Engine, control: S
     with load.running():
         assert is_on(loop.lines[loop.until(judges, back)])  # that the counters fell is no reason to open
         opened = opens_at_once(loop, lambda: shift_draft(client, 1))
-        quiet = assert_off(engine, loop, opened)
+        quiet = assert_off(engine, load, loop, opened)
         shift_draft(client, -1)
         comes_back(engine, loop, quiet)
     assert load.failures == []

@@ -170,7 +170,7 @@ def test_scores_of_a_cut_law() -> None:
 def test_lossless_gives_what_vllm_gives(vllm_sampler: Any, decoding: str, drawn: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
     # vLLM's CPU kernel reads before the start of the vocabulary for a token of -1; its GPU kernel rejects that
-    rows, draft, logits, bonus = a_batch(rng, drawn, padded=decoding == "greedy")
+    rows, draft, logits, bonus = a_batch(rng, drawn, padded=decoding == "greedy", even=bool(rng.random() < 0.5))
     temperature = torch.from_numpy(rng.random(len(bonus)) < {"greedy": 0, "sampled": 1, "mixed": 0.5}[decoding])
     seeded = np.flatnonzero(rng.random(len(bonus)) < 0.5).tolist()
 

@@ -21,6 +21,7 @@ _VERBS = {
     "import": "Read a checkpoint's acceptance settings as a policy.",
     "control": "Keep a running engine on the setting that pays, and off while none does.",
     "live": "Watch the control loop steer an engine of this process through phases of load.",
+    "simulate": "Try the control loop on recorded drafts under drift, without an engine.",
     "observe": "Print the dashboard, alert rules and metrics of a controller.",
     "models": "List, fetch and locate models.",
 }

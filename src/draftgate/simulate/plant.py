@@ -22,6 +22,7 @@ from draftgate.simulate.outcomes import STEPS, TOKENS, kept_at, offered_at, outc
 
 __all__ = ["Conditions", "Done", "Plant"]
 
+_SETTINGS = 64  # whose outcomes are kept
 _WRONG = 0.98  # chance that a position of a wrong draft misses where the recorded draft hit
 
 Floats = NDArray[np.float64]
@@ -161,6 +162,8 @@ class Plant:
 
     def _of_setting(self, setting: Setting) -> _Drawn:
         if setting not in self._drawn:
+            if len(self._drawn) >= _SETTINGS:  # a controller that moves tau visits ever new ones
+                self._drawn.clear()
             policy = setting.applied_to(self.policy)
             right = [outcomes(r, policy) for r in self.workloads.values()]
             wrong = [outcomes(r, policy, _missed(r)) for r in self.workloads.values()]
