@@ -91,3 +91,14 @@ def test_a_setting_that_was_only_tried_is_left_when_it_is_bad(lane: Callable[...
     assert decision.action == "open"
     assert controller.setting == home
     assert not controller.trying
+
+
+def test_acceptance_that_pid_lowers_is_no_drift(plant: Any) -> None:
+    """Its acceptance falls slowly, and without step costs nobody knows whether speculation pays."""
+    p = plant(cond=0.9)
+    (made,) = lanes(BASE, False, Options("pid", cost=None, knob="k"), random.Random(0))
+    actions = []
+    for _ in range(40):
+        p.cond -= 0.01
+        actions += serve(made, p, 1)
+    assert "open" not in actions

@@ -132,11 +132,13 @@ def _pid(policy: Policy, setting: Setting, options: Options) -> Pid:
 
 
 def _guard(options: Options) -> Guard:
+    holds_acceptance = options.controller.startswith("pid")  # and so lowers it on purpose
     optional: Sequence[Guard | None] = (
+        None if holds_acceptance else Drift() & Slower(),
         None if options.floor is None else ValidityFloor(options.floor),
         None if options.slo_s is None else LatencySlo(options.slo_s) & Slower(),
     )
-    guard = Sane() | Staleness(options.stale_s) | GoodputFloor() | Collapse() | (Drift() & Slower())
+    guard = Sane() | Staleness(options.stale_s) | GoodputFloor() | Collapse()
     for further in optional:
         guard = guard if further is None else guard | further
     return guard

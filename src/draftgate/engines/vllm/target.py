@@ -43,7 +43,8 @@ class Target:
     @staticmethod
     def at_once(logits: Tensor) -> int:
         """Rows that are read at once: on a CPU, as many as its cache holds."""
-        return max(1, _BLOCK // logits.shape[1]) if logits.device.type == "cpu" else logits.shape[0]
+        rows, vocabulary = logits.shape
+        return max(1, _BLOCK // int(vocabulary)) if logits.device.type == "cpu" else int(rows)
 
     def scores(
         self, tokens: Tensor, greedy: Tensor | None, q: Tensor | None, needs: frozenset[str], keep_choice: bool = False
