@@ -236,13 +236,13 @@ def test_a_bad_file_is_told_and_leaves_the_last_good_one(server: Server) -> None
     server.channel.write(MANY)
     status = until(server, lambda status: "up to 16 policies" in (status["file"]["error"] or ""))
     assert status["digest"] == ALWAYS.digest()
-    assert metrics(server)["draftgate_policy_file_ok"] == 0
+    assert metrics(server)["draftgate_engine_policy_file_ok"] == 0
     server.channel.write(NEVER)
     assert in_force(server, NEVER)["file"]["error"] is None
     found = metrics(server)
-    assert found["draftgate_policy_file_ok"] == 1
-    assert found["draftgate_policy_file_refused_total"] == status["file"]["refused"] >= 2
-    assert found[f'draftgate_policy_info{{digest="{NEVER.digest()}"}}'] == 1
+    assert found["draftgate_engine_policy_file_ok"] == 1
+    assert found["draftgate_engine_policy_file_refused_total"] == status["file"]["refused"] >= 2
+    assert found[f'draftgate_engine_policy_info{{digest="{NEVER.digest()}"}}'] == 1
     for told in ("'treshold'; did you mean 'threshold'?", "No such file", "up to 16 policies"):
         lines = [line for line in server.log.read_text().splitlines() if "draftgate: " in line and told in line]
         assert len(lines) == 1, told

@@ -51,11 +51,11 @@ _Samples = Iterable[tuple[Mapping[str, str], float]]
 
 
 def _gauge(name: str, says: str, samples: _Samples) -> Metric:
-    return _filled(GaugeMetricFamily(f"draftgate_{name}", says), f"draftgate_{name}", samples)
+    return _filled(GaugeMetricFamily(f"draftgate_engine_{name}", says), f"draftgate_engine_{name}", samples)
 
 
 def _counter(name: str, says: str, samples: _Samples) -> Metric:
-    return _filled(CounterMetricFamily(f"draftgate_{name}", says), f"draftgate_{name}_total", samples)
+    return _filled(CounterMetricFamily(f"draftgate_engine_{name}", says), f"draftgate_engine_{name}_total", samples)
 
 
 def _filled(family: Metric, name: str, samples: _Samples) -> Metric:
