@@ -332,6 +332,21 @@ class Deaf(FileChannel):
         raise SourceError("HTTP 404")
 
 
+def test_an_engine_that_comes_back_is_switched_off_at_once(site: Callable[..., Site]) -> None:
+    """However long the wait until the next attempt would have been."""
+    s = site(cond=0.8)
+    s.tick(3)
+    files, s.target, s.fails = s.target, Deaf(s.path), True
+    s.start()
+    while "open" not in s.tick(1):
+        pass
+    s.tick(4)  # off could not be written, and the next attempt is 20 s away
+    assert s.setting.on
+    s.loop._target, s.fails, s.windows = files, False, []
+    s.tick(1, seconds=1.0)
+    assert not s.setting.on
+
+
 def test_windows_of_an_engine_that_takes_no_policies_teach_nothing(site: Callable[..., Site]) -> None:
     s = site(cond=0.05, slope=0.5)
     s.target = Deaf(s.path)

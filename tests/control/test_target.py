@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from draftgate.control.fetch import SourceError
-from draftgate.control.target import FileChannel, HttpChannel
+from draftgate.control.target import NO_POLICIES, FileChannel, HttpChannel
 from draftgate.errors import ConfigError
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
@@ -62,13 +62,18 @@ class Server:
 
 def test_a_file_says_what_it_holds(tmp_path: Path) -> None:
     channel = FileChannel(tmp_path / "policy.yaml")
-    assert channel.in_force() is None
+    assert channel.in_force() == NO_POLICIES
     channel.write(FIRST)
     assert channel.in_force() == FIRST.digest()
     save(SECOND, tmp_path / "policy.yaml")
     assert channel.in_force() == SECOND.digest()
     (tmp_path / "policy.yaml").write_text("{")
-    assert channel.in_force() is None
+    assert channel.in_force() == NO_POLICIES
+
+
+def test_a_server_without_policies_is_known_to_have_none() -> None:
+    with Server(garbage=b'{"digest": null, "policy": null}').up() as url:
+        assert HttpChannel(url).in_force() == NO_POLICIES
 
 
 @pytest.mark.parametrize("tail", ["", "/", "/v1"])

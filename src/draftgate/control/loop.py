@@ -159,6 +159,8 @@ class Loop:
         except DraftgateError as error:
             self._topic("source", "hold", f"metrics are lost: {error}")
             return []
+        if self._said.get("source"):
+            self._failures, self._retry_s = 0, 0.0  # an engine that is back should not be left waiting
         self._topic("source", "hold", None)
         self.fresh_s = now_s
         return windows

@@ -28,12 +28,12 @@ class FileChannel:
         """
         self._channel.write(policies)
 
-    def in_force(self) -> str | None:
-        """Digest of what the file holds; None when it is missing or not valid."""
+    def in_force(self) -> str:
+        """Digest of what the file holds; `NO_POLICIES` when it is missing or not valid."""
         try:
             return load(self._path).digest()
         except ConfigError:
-            return None
+            return NO_POLICIES
 
 
 class HttpChannel:
