@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from draftgate.cli.simulate import command
+from draftgate.cli import cli
 from draftgate.errors import ConfigError, TraceError
 
 RUN = Path(__file__).parents[1] / "data" / "lookup-run"
@@ -15,7 +15,7 @@ def simulate(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Runs the verb on the recorded run: (words...) -> stdout."""
 
     def run(*words: object, trace: Path = RUN) -> str:
-        command.main([str(trace), *map(str, words)], standalone_mode=False)
+        cli.main(["simulate", str(trace), *map(str, words)], standalone_mode=False)
         return capsys.readouterr().out
 
     return run
