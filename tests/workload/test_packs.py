@@ -54,7 +54,7 @@ def test_shown_answers_pass_the_check(name: str) -> None:
 def test_shown_python_is_a_sound_beginning() -> None:
     for prompt in (*load("code-completion").prompts, *load("code-edit").prompts):
         if prompt.language == "python":
-            assert judge(task_of(prompt), "", "length").status is Status.TRUNCATED, prompt.id
+            assert judge(task_of(prompt), "", "length").status is not Status.INVALID, prompt.id
 
 
 def test_edits_leave_something_to_copy() -> None:

@@ -194,7 +194,7 @@ class Goodput:
             return None
         hopes = self._hopes(window.batch) / rates[chosen] - 1
         hopes[chosen] = -np.inf
-        costs_s = (1 - rates / rates[chosen]) * window.seconds
+        costs_s = (rates[chosen] / rates - 1) * window.seconds  # a window is so much work: a slower one takes longer
         credit_s = self._explore * self.seen_s - self.explored_s + self._stake_s(chosen)
         hopes[costs_s > credit_s] = -np.inf
         best = int(hopes.argmax())
