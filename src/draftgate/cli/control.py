@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from draftgate.cli.options import duration
 from draftgate.errors import ConfigError, TraceError
 
 if TYPE_CHECKING:
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
     from draftgate.policy.policyset import PolicySet
 
 _CONTROLLERS = ("goodput", "pid", "pid-article", "schedule")
-
-
-def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    from draftgate.cli.options import duration
-
-    return None if value is None else duration(value)
 
 
 @click.command()
@@ -51,16 +46,14 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
 )
 @click.option("--every", default=1, show_default=True, type=click.IntRange(1), help="Windows pooled for a move of pid.")
 @click.option("--floor", type=click.FloatRange(0.5, 1, min_open=True, max_open=True), help="Least valid share.")
-@click.option("--slo", callback=_seconds, metavar="TIME", help="p95 target of seconds per output token, as 0.05s.")
+@click.option("--slo", type=duration, metavar="TIME", help="p95 target of seconds per output token, as 0.05s.")
 @click.option("--window", "size", default=300, show_default=True, type=click.IntRange(1), help="Requests of a window.")
+@click.option("--window-time", default="60s", show_default=True, type=duration, metavar="TIME", help="Longest window.")
 @click.option(
-    "--window-time", default="60s", show_default=True, callback=_seconds, metavar="TIME", help="Longest window."
-)
-@click.option(
-    "--stale", default="2m", show_default=True, callback=_seconds, metavar="TIME", help="Off after so long blind."
+    "--stale", default="2m", show_default=True, type=duration, metavar="TIME", help="Off after so long blind."
 )
 @click.option("--model", metavar="NAME", help="Count this served model (label model_name) alone.")
-@click.option("--interval", default="10s", show_default=True, callback=_seconds, metavar="TIME", help="Between looks.")
+@click.option("--interval", default="10s", show_default=True, type=duration, metavar="TIME", help="Between looks.")
 @click.option("--state", type=click.Path(path_type=Path), metavar="FILE", help="[default: beside the channel's file]")
 @click.option("--on-exit", default="keep", show_default=True, type=click.Choice(["keep", "restore", "off"]))
 @click.option("--health", metavar="[HOST:]PORT", help="Serve /healthz and /readyz there.")

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from draftgate.cli.options import duration
+
 if TYPE_CHECKING:
     from draftgate.control.assemble import Options
     from draftgate.simulate.plant import Plant
@@ -12,12 +14,6 @@ if TYPE_CHECKING:
 
 _CONTROLLERS = ("goodput", "pid", "pid-article")
 _COLUMNS = ("time / off", "time / on", "regret", "windows", "changes", "opened", "off after")
-
-
-def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> float:
-    from draftgate.cli.options import duration
-
-    return duration(value)
 
 
 @click.command()
@@ -39,10 +35,8 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option("--requests", default=100_000, show_default=True, type=click.IntRange(1), help="To serve.")
 @click.option("--period", default=30_000, show_default=True, type=click.IntRange(30), help="A scenario's, in requests.")
 @click.option("--window", "size", default=300, show_default=True, type=click.IntRange(1), help="Requests of a window.")
-@click.option(
-    "--window-time", default="60s", show_default=True, callback=_seconds, metavar="TIME", help="Longest window."
-)
-@click.option("--interval", default="10s", show_default=True, callback=_seconds, metavar="TIME", help="Between looks.")
+@click.option("--window-time", default="60s", show_default=True, type=duration, metavar="TIME", help="Longest window.")
+@click.option("--interval", default="10s", show_default=True, type=duration, metavar="TIME", help="Between looks.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
 @click.option("--json", "as_json", is_flag=True, help="Print what each run came to as one JSON object.")
 def command(trace: Path, scenarios: tuple[str, ...], policy: str | None, as_json: bool, **given: Any) -> None:
