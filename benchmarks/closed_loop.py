@@ -19,28 +19,25 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from draftgate.control.assemble import Options
 from draftgate.engines.base import Capabilities, Completion, Engine, Request, Sampling
-from draftgate.engines.drafters import Drafter
 from draftgate.engines.llamacpp import engine as llamacpp
 from draftgate.engines.llamacpp.engine import LlamaCpp
 from draftgate.engines.llamacpp.models import resolve
-from draftgate.engines.verify import Proposal
 from draftgate.loadgen.arrivals import endless
 from draftgate.loadgen.live import Live
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
 from draftgate.policy.policyset import PolicySet
 from draftgate.stats.bootstrap import ratio_interval
+from draftgate.testing.drafts import wrong_drafts
 from draftgate.workload.packs import load
 
 K = 7
@@ -63,37 +60,6 @@ class Clocked:
         done = self.engine.generate(requests, policy, record)
         self.now_s += max(d.decode_s for d in done)
         return done
-
-
-@dataclass
-class Wrong:
-    """A drafter whose tokens are exchanged for others: confident, and never right."""
-
-    inner: Drafter
-    exchanged: np.ndarray
-
-    def start(self, sequence: int, prompt: Sequence[int]) -> None:
-        self.inner.start(sequence, prompt)
-
-    def extend(self, sequence: int, tokens: Sequence[int]) -> None:
-        self.inner.extend(sequence, tokens)
-
-    def propose(self, *args: Any) -> Proposal:
-        proposal = self.inner.propose(*args)
-        return replace(proposal, tokens=self.exchanged[proposal.tokens])
-
-
-@contextmanager
-def wrong_drafts(engine: LlamaCpp) -> Iterator[None]:
-    """Drafts are wrong meanwhile; the engine has no such switch, so this reaches inside."""
-    speculator = engine._speculator
-    right = speculator._drafter
-    exchanged = np.roll(np.arange(len(engine._target.pieces), dtype=np.int32), 1)
-    speculator._drafter = Wrong(right, exchanged)
-    try:
-        yield
-    finally:
-        speculator._drafter = right
 
 
 @dataclass

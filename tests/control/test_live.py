@@ -10,24 +10,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from draftgate.control.assemble import Options
 from draftgate.cost.steps import Curve, StepCost
 from draftgate.engines.base import Capabilities, Completion, Request, Sampling
-from draftgate.engines.drafters import Drafter
 from draftgate.engines.llamacpp import models
 from draftgate.engines.llamacpp.engine import LlamaCpp
-from draftgate.engines.verify import Proposal
 from draftgate.loadgen.arrivals import endless
 from draftgate.loadgen.live import Live
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
 from draftgate.policy.policyset import PolicySet
+from draftgate.testing.drafts import wrong_drafts
 from draftgate.workload.packs import load
 
 K = 7
@@ -72,24 +69,6 @@ class Priced:
         done = self.completion(request, policy)
         self.now_s += done.decode_s
         return [done]
-
-
-@dataclass
-class Wrong:
-    """A drafter whose tokens are exchanged for others: confident, and never right."""
-
-    inner: Drafter
-    exchanged: NDArray[np.int32]
-
-    def start(self, sequence: int, prompt: Sequence[int]) -> None:
-        self.inner.start(sequence, prompt)
-
-    def extend(self, sequence: int, tokens: Sequence[int]) -> None:
-        self.inner.extend(sequence, tokens)
-
-    def propose(self, *args: Any) -> Proposal:
-        proposal = self.inner.propose(*args)
-        return replace(proposal, tokens=self.exchanged[proposal.tokens])
 
 
 @pytest.fixture(scope="module")
@@ -143,16 +122,18 @@ def test_phases_cost_little_more_than_hindsight_and_never_more_than_off_or_on(tm
     assert (steered_s / fixed_s[..., [0, -1]].sum(axis=1).min(axis=1)).mean() <= 1.02
 
 
-def test_wrong_drafts_cost_less_than_two_percent(
-    tmp_path: Path, target: LlamaCpp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def wrong(target: LlamaCpp) -> Iterator[LlamaCpp]:
+    """The engine, with wrong drafts."""
+    with wrong_drafts(target):
+        yield target
+
+
+def test_wrong_drafts_cost_less_than_two_percent(tmp_path: Path, wrong: LlamaCpp) -> None:
     """From the start, and with every probe of a quarter of an hour: the engine is never again faster than off."""
-    speculator = target._speculator
-    exchanged = np.roll(np.arange(len(target._target.pieces), dtype=np.int32), 1)
-    monkeypatch.setattr(speculator, "_drafter", Wrong(speculator._drafter, exchanged))
-    engine = Priced(target, costs(TWO_CORES_MS))
+    engine = Priced(wrong, costs(TWO_CORES_MS))
     live = steered(engine, tmp_path, exact(K), Options(cost=engine.cost))
-    stream, off_s = endless(prompts(target, "code-edit", 3, 32) + prompts(target, "chat", 3, 32)), 0.0
+    stream, off_s = endless(prompts(wrong, "code-edit", 3, 32) + prompts(wrong, "chat", 3, 32)), 0.0
     lengths: Counter[int] = Counter()
     while engine.now_s < 900:
         request = next(stream)
