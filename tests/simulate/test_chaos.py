@@ -46,10 +46,10 @@ def test_two_controllers_at_once_are_noticed(tmp_path: Path, monkeypatch: pytest
 def test_a_loop_that_never_writes_again_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put, calls = Loop._put_in_force, []
 
-    def lazy(loop: Loop, now_s: float) -> None:
+    def lazy(loop: Loop, in_force: str | None, now_s: float) -> None:
         calls.append(now_s)
         if len(calls) < 100:
-            put(loop, now_s)
+            put(loop, in_force, now_s)
 
     monkeypatch.setattr(Loop, "_put_in_force", lazy)
     with pytest.raises(CHAOS["Broken"], match=r"in force|still off"):

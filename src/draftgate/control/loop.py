@@ -100,14 +100,15 @@ class Loop:
             self._show(now_s, [])
             return []
         windows = self._poll(now_s)
-        trusted = self._in_force_as_wanted(now_s)
+        in_force = None if self._dry_run else self._in_force()
+        trusted = self._in_force_as_wanted(in_force, now_s)
         decisions = [d for window in windows if (d := self._judge(window, now_s, trusted))]
         age_s = max(now_s - (self._started_s if self.fresh_s is None else self.fresh_s), 0.0)
         decisions += [d for lane in self._lanes.values() if (d := lane.wait(now_s, age_s))]
         for decision in decisions:
             self._decided(decision)
         self._save()
-        self._put_in_force(now_s)
+        self._put_in_force(in_force, now_s)
         self._show(now_s, windows)
         return decisions
 
@@ -187,11 +188,11 @@ class Loop:
         self._topic("read back", "hold", None)
         return digest
 
-    def _in_force_as_wanted(self, now_s: float) -> bool:
+    def _in_force_as_wanted(self, digest: str | None, now_s: float) -> bool:
         """Whether the engine runs what was written last; if not, windows say nothing about our settings."""
         if self._dry_run:
             return True
-        digest, wanted = self._in_force(), self._wanted().digest()
+        wanted = self._wanted().digest()
         self._is_in_force = None if digest is None else digest == wanted
         differs = digest != wanted if digest is not None else self._refused
         settling = self._written_s is None or 0 <= now_s - self._written_s < _SETTLE_S
@@ -202,11 +203,11 @@ class Loop:
             self._failures = 0
         return not differs
 
-    def _put_in_force(self, now_s: float) -> None:
+    def _put_in_force(self, in_force: str | None, now_s: float) -> None:
         """Write what is wanted unless it is in force; where it fails or does not stick, less and less often."""
         if self._dry_run:
             return
-        wanted, in_force = self._wanted(), self._in_force()
+        wanted = self._wanted()
         written = self._digest == wanted.digest()
         if in_force == wanted.digest() or (in_force is None and written and not self._refused):
             return
