@@ -190,15 +190,19 @@ def test_threads_can_change(context: Context, model: Model) -> None:
         Context.rollback(SimpleNamespace(_lib=Other(memory_seq_rm=lambda *_: False), _memory=None), 0, 0)  # type: ignore[arg-type]
 
 
-def resident_kib() -> int:
+def allocated_kib() -> int:
+    """Resident memory without the pages of mapped files, which the kernel brings in and drops as it likes."""
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
+        if line.startswith("RssAnon"):
             return int(line.split()[1])
-    raise AssertionError("no VmRSS")
+    raise AssertionError("no RssAnon")
 
 
 def test_closing_gives_the_memory_back(model: Model) -> None:
-    """A context of 1024 tokens holds about 23 MiB of keys and values: twenty that leak would hold 460."""
+    """A context of 1024 tokens holds about 23 MiB of keys and values: twenty that leak would hold 460.
+
+    The heap may keep some of it for later, so less than half of that counts as given back.
+    """
 
     def once() -> None:
         with closing(Context(model, 1024, 1)) as opened:
@@ -207,10 +211,10 @@ def test_closing_gives_the_memory_back(model: Model) -> None:
     for _ in range(3):
         once()
     gc.collect()
-    before = resident_kib()
+    before = allocated_kib()
     for _ in range(20):
         once()
-    assert resident_kib() - before < 40 * 1024
+    assert allocated_kib() - before < 200 * 1024
 
 
 def test_a_closed_context_or_model_says_so(smollm: Path) -> None:
