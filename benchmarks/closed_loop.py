@@ -38,6 +38,7 @@ from draftgate.policy.policy import Policy
 from draftgate.policy.policyset import PolicySet
 from draftgate.stats.bootstrap import ratio_interval
 from draftgate.testing.drafts import wrong_drafts
+from draftgate.trace.setup import Setup
 from draftgate.workload.packs import load
 
 K = 7
@@ -55,6 +56,14 @@ class Clocked:
     @property
     def capabilities(self) -> Capabilities:
         return self.engine.capabilities
+
+    @property
+    def setup(self) -> Setup:
+        return self.engine.setup
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        return self.engine.end_tokens
 
     def generate(self, requests: Sequence[Request], policy: Policy, record: bool = False) -> list[Completion]:
         done = self.engine.generate(requests, policy, record)

@@ -191,3 +191,18 @@ def test_damaged_state_is_refused_and_changes_nothing(damage: dict[str, object])
 def test_wrong_limits_are_refused(limits: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         Limits(**limits)  # type: ignore[arg-type]
+
+
+def test_evidence_ends_the_wait_once_and_only_where_time_was_lost() -> None:
+    b = breaker()
+    assert not b.hurry(0.0), "it is not open"
+    b.open("invalid outputs", 0.0)
+    assert (b.may_hurry, b.hurry(1.0), b.wait(1.0)) == (False, True, False)
+    b.open("slow", 2.0, slow=True)
+    assert (b.may_hurry, b.hurry(3.0), b.wait(3.0)) == (True, True, True)
+    b.open("slow", 4.0, slow=True)
+    assert (b.may_hurry, b.hurry(5.0), b.wait(5.0)) == (False, True, False)
+    assert b.wait(4.0 + 1.2 * 600)
+    assert [b.passed(1000), b.passed(1000)] == [False, True]
+    b.open("slow", 2000.0, slow=True)
+    assert b.may_hurry

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from draftgate.control.goodput import Candidate, Goodput
 from draftgate.control.setting import OFF, Setting
+from draftgate.control.window import Window
 from draftgate.cost.steps import StepCost
 from draftgate.errors import ConfigError
 
@@ -184,3 +185,36 @@ def test_state_of_other_draft_lengths_is_refused(plant: Any) -> None:
 def test_without_an_allowed_candidate_there_is_nothing_to_choose(plant: Any) -> None:
     with pytest.raises(ConfigError, match="passed the quality gate"):
         Goodput([Candidate(LENGTHS[0], False)], plant().cost, OFF, random.Random(0))
+
+
+def shadow(p: Any, k: int = MOST, **fields: Any) -> Window:
+    """What drafts would have come to while off."""
+    window: Window = p.window(Setting(True, None, k, None), seconds=0.0, shadow=True, **fields)
+    return window
+
+
+@given(cond=st.floats(0.05, 0.98), slope=st.floats(0.02, 0.9), seed=st.integers(0, 1000))
+@settings(max_examples=40)
+def test_a_shadow_leads_to_what_pays_and_to_nothing_else(plant: Any, cond: float, slope: float, seed: int) -> None:
+    """Whatever is in force otherwise: the plant of before kept nothing."""
+    p = plant(cond=cond, slope=slope, seed=seed)
+    controller = goodput(p.cost, LENGTHS[-1], seed, explore=0.0)
+    regrets(controller, plant(cond=0.0, slope=slope), 10)
+    assert controller.setting == OFF
+    change = controller.foresee(shadow(p))
+    gain = p.rate(p.best(MOST)) / p.rate(OFF) - 1
+    if change is not None:
+        assert p.rate(controller.setting) > p.rate(OFF)
+        assert p.rate(controller.setting) >= 0.93 * p.rate(p.best(MOST))
+    else:
+        assert controller.setting == OFF
+        assert gain < 0.25
+
+
+def test_a_small_shadow_and_one_of_other_drafts_say_nothing(plant: Any) -> None:
+    p = plant(cond=0.9, slope=0.1, steps=49)
+    assert goodput(p.cost, OFF).foresee(shadow(p)) is None
+    p.steps = 50
+    assert goodput(p.cost, OFF).foresee(shadow(p)) is not None
+    lossy = Goodput([Candidate(Setting(True, 0.3, 4, None), True)], p.cost, OFF, random.Random(0))
+    assert lossy.foresee(shadow(p)) is None

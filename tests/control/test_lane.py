@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from draftgate.control.assemble import Options, lanes
 from draftgate.control.breaker import Limits, Phase
 from draftgate.control.lane import Lane
 from draftgate.control.setting import OFF, Setting
+from draftgate.control.window import Window
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
 from draftgate.policy.policyset import PolicySet
@@ -102,3 +104,84 @@ def test_acceptance_that_pid_lowers_is_no_drift(plant: Any) -> None:
         p.cond -= 0.01
         actions += serve(made, p, 1)
     assert "open" not in actions
+
+
+def shadow(plant: Any, cond: float) -> Window:
+    """What drafts would have come to for the requests of the last window."""
+    other = replace(plant, cond=cond, steps=300)
+    window: Window = other.window(Setting(True, None, 6, None), seconds=0.0, shadow=True)
+    return replace(window, start_s=plant.now_s - 1.0, end_s=plant.now_s)
+
+
+def opened(made: Lane, plant: Any) -> None:
+    """Off because drafts were bad, a while ago."""
+    serve(made, plant, 5)
+    plant.cond = 0.02
+    assert "open" in serve(made, plant, 3)
+    while made.breaker.phase is not Phase.OPEN:
+        serve(made, plant, 1)
+    made.breaker.until_s = 1e9
+
+
+def foreseen(made: Lane, plant: Any, cond: float) -> list[str]:
+    """What a shadow leads to at a look."""
+    decision, later = made.take(shadow(plant, cond), plant.now_s), made.wait(plant.now_s, 0.0)
+    return [decision.action, *([] if later is None else [later.action])]
+
+
+def test_a_shadow_that_pays_ends_the_wait_of_a_breaker(lane: Callable[..., Lane], plant: Any) -> None:
+    p = plant(cond=0.8, slope=0.1)
+    made = lane(p)
+    opened(made, p)
+    assert foreseen(made, p, 0.02) == ["hold"]
+    assert foreseen(made, p, 0.8) == ["hold", "half-open"]
+    p.cond = 0.8
+    assert "close" in serve(made, p, 3)
+
+
+def test_shadows_of_drafts_that_are_wrong_mislead_once(lane: Callable[..., Lane], plant: Any) -> None:
+    p = plant(cond=0.8, slope=0.1)
+    made = lane(p)
+    opened(made, p)
+    assert foreseen(made, p, 0.8) == ["hold", "half-open"]
+    assert "open" in serve(made, p, 2)
+    made.breaker.until_s = 1e9
+    for _ in range(20):
+        assert foreseen(made, p, 0.8) == ["hold"]
+        serve(made, p, 1)
+
+
+def test_a_shadow_says_nothing_of_what_else_was_wrong(lane: Callable[..., Lane], plant: Any) -> None:
+    p = plant(cond=0.8, slope=0.1)
+    made = lane(p)
+    serve(made, p, 5)
+    made.open("outputs are invalid", p.now_s)
+    made.breaker.until_s = 1e9
+    assert foreseen(made, p, 0.8) == ["hold"]
+    assert not made.setting.on
+
+
+def test_a_shadow_leads_back_from_a_controllers_off(lane: Callable[..., Lane], plant: Any) -> None:
+    p = plant(cond=0.8, slope=0.1)
+    made = lane(p)
+    serve(made, p, 1)
+    made.controller.setting = OFF
+    assert foreseen(made, p, 0.02) == ["hold"]
+    assert foreseen(made, p, 0.8) == ["change"]
+    assert made.setting.on
+    assert made.take(shadow(p, 0.8), p.now_s).action == "hold", "from before the change"
+
+
+def test_a_shadow_that_cannot_be_true_changes_nothing(lane: Callable[..., Lane], plant: Any) -> None:
+    p = plant(cond=0.8, slope=0.1)
+    made = lane(p)
+    made.controller.setting = OFF
+    decision = made.take(replace(shadow(p, 0.8), start_s=0.0, accepted=10**9), p.now_s)
+    assert (decision.action, decision.reason[:31]) == ("hold", "the metrics make no sense: more")
+
+
+def test_a_controller_that_knows_no_times_takes_nothing_from_a_shadow(lane: Callable[..., Lane], plant: Any) -> None:
+    p = plant(cond=0.8, slope=0.1)
+    made = lane(p, "pid")
+    opened(made, p)
+    assert foreseen(made, p, 0.8) == ["hold"]

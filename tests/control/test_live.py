@@ -25,6 +25,7 @@ from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
 from draftgate.policy.policyset import PolicySet
 from draftgate.testing.drafts import wrong_drafts
+from draftgate.trace.setup import Setup
 from draftgate.workload.packs import load
 
 K = 7
@@ -51,6 +52,14 @@ class Priced:
     @property
     def capabilities(self) -> Capabilities:
         return self.engine.capabilities
+
+    @property
+    def setup(self) -> Setup:
+        return self.engine.setup
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        return self.engine.end_tokens
 
     def seconds(self, request: Request, policy: Policy) -> float:
         return self.completion(request, policy).decode_s
@@ -111,15 +120,15 @@ def phased(engine: Priced, folder: Path, rounds: int, seed: int) -> list[tuple[f
 def test_phases_cost_little_more_than_hindsight_and_never_more_than_off_or_on(tmp_path: Path, target: LlamaCpp) -> None:
     """Code edits, chat, code edits; the loop is not told. Hindsight takes the best fixed length of each phase.
 
-    Nearly all that is lost is lost at the start of the third phase, while speculation is still off, and depends on
-    where the back-off stands then: so phases of several lengths are averaged. These edits are 2.2 times as fast on.
+    These edits are 2.2 times as fast on. Shadows of what was written while off tell that they are back; without them
+    the loop waits for its next probe, and 7 runs of 8 took up to 1.18 times hindsight.
     """
     engine = Priced(target, costs(TWO_CORES_MS))
     runs = [phased(engine, tmp_path / f"{n}-{seed}", n, seed) for n in (64, 100, 160, 250) for seed in (0, 1)]
     steered_s = np.array([sum(s for s, _ in phases) for phases in runs])
     fixed_s = np.array([[fixed for _, fixed in phases] for phases in runs])  # [run, phase, length]
-    assert (steered_s / fixed_s.min(axis=2).sum(axis=1)).mean() <= 1.15
-    assert (steered_s / fixed_s[..., [0, -1]].sum(axis=1).min(axis=1)).mean() <= 1.02
+    assert (steered_s / fixed_s.min(axis=2).sum(axis=1)).max() <= 1.10
+    assert (steered_s / fixed_s[..., [0, -1]].sum(axis=1).min(axis=1)).max() <= 1.0
 
 
 @pytest.fixture

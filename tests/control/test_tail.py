@@ -169,3 +169,9 @@ def test_names_from_clients_do_not_fill_the_memory(path: Path) -> None:
     append(path, *[request(i, workload=f"w{i}") for i in range(500)])
     s.poll()
     assert len(s._makers) <= 64
+
+
+def test_shadows_are_windows_of_their_own(path: Path) -> None:
+    s = source(path, size=2)
+    append(path, *[request(i, shadow=i % 2 == 1) for i in range(4)])
+    assert [(w.shadow, w.requests) for w in s.poll()] == [(False, 2), (True, 2)]

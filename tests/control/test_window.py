@@ -93,9 +93,17 @@ def test_merging_in_steps_is_merging_at_once(parts: list[Window]) -> None:
     assert replace(stepwise, batch=None, seconds=0.0) == replace(at_once, batch=None, seconds=0.0)
 
 
-@pytest.mark.parametrize("parts", [[], [EMPTY, replace(EMPTY, workload="x")], [EMPTY, replace(EMPTY, policy="x")]])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [EMPTY, replace(EMPTY, workload="x")],
+        [EMPTY, replace(EMPTY, policy="x")],
+        [EMPTY, replace(EMPTY, shadow=True)],
+    ],
+)
 def test_windows_of_different_things_do_not_merge(parts: list[Window]) -> None:
-    with pytest.raises(TraceError, match="one workload and one policy"):
+    with pytest.raises(TraceError, match="one workload, one policy and one kind"):
         Window.merge(parts)
 
 

@@ -55,6 +55,14 @@ def test_windows_are_merged_until_they_are_large_enough_and_nothing_is_lost(
     assert source.in_force() == "digest"
 
 
+def test_a_shadow_is_as_large_as_the_window_it_is_of() -> None:
+    """Which had a step for every token that the shadow commits in fewer."""
+    ran, would = window(60), replace(window(20), committed=60, shadow=True)
+    source = BySteps(Given([[ran, would], [ran, would]]), 100)
+    assert source.poll() == []
+    assert [(w.shadow, w.steps, w.committed) for w in source.poll()] == [(False, 120, 120), (True, 40, 120)]
+
+
 def test_windows_of_no_steps_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least one step"):
         BySteps(Given([]), 0)

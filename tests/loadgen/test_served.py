@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from draftgate.control.compose import ALL, compose
+from draftgate.control.setting import OFF
 from draftgate.control.tail import FileSource
 from draftgate.engines.base import Request, Sampling
 from draftgate.engines.fake import FakeEngine
@@ -84,3 +86,28 @@ def test_a_request_of_one_token_has_no_steps(tmp_path: Path, engine: FakeEngine)
     behind.serve([request(engine, "1", "code", 1)])
     (window,) = source.poll()
     assert (source.unusable, window.steps, window.seconds, window.tokens_per_s) == (0, 0, 0.0, None)
+
+
+def test_what_runs_without_drafts_has_a_shadow_if_its_policy_could_draft(tmp_path: Path, engine: FakeEngine) -> None:
+    """A window of its own; none where the operator wants no drafts, where drafts run, or where a rule is lossy."""
+    behind = served(engine, tmp_path)
+    source = FileSource(tmp_path / "log.jsonl", size=1, clock=engine.clock)
+    behind.serve([request(engine, "1", "chat"), request(engine, "22", "code")])
+    assert [w.shadow for w in source.poll()] == [False, False]
+    save(compose(SET, {ALL: OFF}), tmp_path / "policy.yaml")
+    behind.look()
+    behind.look()
+    behind.serve([request(engine, "333", "chat"), request(engine, "4444", "code")])
+    windows = source.poll()
+    assert (source.unusable, sorted((w.workload, w.shadow) for w in windows)) == (
+        0, [("chat", False), ("code", False), ("code", True)],
+    )  # fmt: skip
+    (shadow,) = [w for w in windows if w.shadow]
+    assert (shadow.flaw(), shadow.seconds, shadow.policy) == (None, 0.0, "mine")
+    assert 0 < shadow.accepted <= shadow.drafted
+    lossy = PolicySet((Policy("mine", "threshold", 0.5, length=Fixed(0)), NONE), "mine", {"chat": "none"})
+    save(lossy, tmp_path / "policy.yaml")
+    behind.look()
+    behind.look()
+    behind.serve([request(engine, "5", "code")])
+    assert [w.shadow for w in source.poll()] == [False]

@@ -69,7 +69,7 @@ class Acceptance:
         self.covered *= keep
 
     def conditional(self, optimism: float = 0.0) -> NDArray[np.float64]:
-        """Chance of keeping position i given all before it [most], `optimism` standard errors above its mean.
+        """Chance of keeping position i given all before it [most], `optimism` standard errors from its mean.
 
         What position i - 1 has above or below its prior is expected of position i too, until i has its own evidence.
         """
@@ -79,8 +79,8 @@ class Acceptance:
             means.append((kept + _PRIOR_N * min(prior * carried, 1.0)) / of)
             carried = means[-1] / prior if prior > 0 else 1.0
         mean = np.array(means)
-        high: NDArray[np.float64] = np.minimum(mean + optimism * np.sqrt(mean * (1 - mean) / n + 1 / n**2), 1.0)
-        return high if optimism else mean
+        moved: NDArray[np.float64] = (mean + optimism * np.sqrt(mean * (1 - mean) / n + 1 / n**2)).clip(0.0, 1.0)
+        return moved if optimism else mean
 
     def committed(self, optimism: float = 0.0) -> NDArray[np.float64]:
         """Tokens that a step which drafts at most k = 0..most commits, bonus token included [most + 1]."""

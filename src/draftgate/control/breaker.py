@@ -22,7 +22,7 @@ from draftgate.stats.drift import require_fields
 __all__ = ["Breaker", "Limits", "Phase"]
 
 _GROWTH = 1.5  # of the wait: what was repaired after T seconds is found T / 2 later at most
-_STATE = ("phase", "opened", "until_s", "good", "saved_s", "reason")
+_STATE = ("phase", "opened", "until_s", "good", "saved_s", "reason", "slow", "hurried")
 
 
 class Phase(StrEnum):
@@ -77,6 +77,8 @@ class Breaker:
         good: good windows in a row in this phase.
         saved_s: engine seconds saved against no speculation since the wait was last short; negative when lost.
         reason: why it last opened; None when it never did.
+        slow: whether it last opened because time was being lost.
+        hurried: whether a probe came before its time, and none has closed it since.
     """
 
     limits: Limits
@@ -87,6 +89,8 @@ class Breaker:
     good: int = 0
     saved_s: float = 0.0
     reason: str | None = None
+    slow: bool = False
+    hurried: bool = False
 
     @property
     def on(self) -> bool:
@@ -105,7 +109,18 @@ class Breaker:
         wait_s = min(limits.backoff_s * _GROWTH ** min(self.opened, 60), limits.cap_s)
         self.opened += 1
         self.until_s = now_s + wait_s * (1 + limits.jitter * self.rng.uniform(-1, 1))
-        self.phase, self.good, self.reason = Phase.OPEN, 0, reason
+        self.phase, self.good, self.reason, self.slow = Phase.OPEN, 0, reason, slow
+
+    @property
+    def may_hurry(self) -> bool:
+        """Whether evidence that drafts would pay may end its wait: it lost time, and did not hurry in vain before."""
+        return self.phase is Phase.OPEN and self.slow and not self.hurried
+
+    def hurry(self, now_s: float) -> bool:
+        """End the wait if that may be; returns whether it is open and will probe at the next look."""
+        if self.may_hurry:
+            self.until_s, self.hurried = now_s, True
+        return self.phase is Phase.OPEN
 
     def wait(self, now_s: float) -> bool:
         """Let time pass; returns whether an open breaker has just become half-open."""
@@ -128,7 +143,7 @@ class Breaker:
             return False
         self.good += 1
         if self.phase is Phase.HALF_OPEN and self.good >= self.limits.probes:
-            self.phase, self.good = Phase.CLOSED, 0
+            self.phase, self.good, self.hurried = Phase.CLOSED, 0, False
             return True
         return False
 
@@ -151,4 +166,4 @@ class Breaker:
         if opened < 0 or good < 0 or not math.isfinite(until_s + saved_s) or not isinstance(reason, str | None):
             raise ConfigError(f"breaker: saved state is out of range: {dict(data)}")
         self.phase, self.opened, self.until_s, self.good, self.reason = phase, opened, until_s, good, reason
-        self.saved_s = saved_s
+        self.saved_s, self.slow, self.hurried = saved_s, data["slow"] is True, data["hurried"] is True

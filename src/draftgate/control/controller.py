@@ -40,6 +40,10 @@ class Controller(Protocol):
         """Go back from what is only tried: speculation is switched off because of this window under it."""
         ...
 
+    def foresee(self, shadow: Window) -> Change | None:
+        """While off: take one shadow window; a change, which is in `setting` at once, if drafts would surely pay."""
+        ...
+
     def to_mapping(self) -> dict[str, Any]:
         """What it has learned, for JSON."""
         ...

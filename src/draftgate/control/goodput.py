@@ -7,7 +7,8 @@ that setting really showed. Off is always a candidate and wins ties.
 What is not used is not seen: positions beyond the present k, other thresholds, "off" while on, "on" while off. So now
 and then a window runs under another setting. A budget bounds what that costs: a share of all time, and to find back
 from off also a share of what drafts saved lately, so that traffic that changes back is soon noticed. A setting that
-could not pay even if every one of its tokens were accepted is not tried at all.
+could not pay even if every one of its tokens were accepted is not tried at all. Where a source has shadow windows,
+finding back from off costs nothing.
 """
 
 import random
@@ -31,6 +32,7 @@ _OPTIMISM = 2.0  # standard errors
 _UNLIKE = 0.25  # relative standard deviation of off against all that drafts: drafting may cost other than measured
 _TRIES = 0.1  # of the windows in which something is worth trying
 _STAKE = 0.1  # of lately saved time, that finding back from off may cost
+_SHADOWED = 50  # steps of a shadow window that is judged: requests differ more than their steps do
 _GRACE = 0.5  # windows that trying may cost before the budget has grown: at first nothing is known
 _LATELY = 20.0  # windows after which saved time has lost half its weight
 _SECONDS = ("explored_s", "seen_s", "saved_s")
@@ -137,6 +139,24 @@ class Goodput:
         rates = self._compared(window, at, self._modelled(window.batch))
         self._book(window, rates, at)
         self._home = None
+
+    def foresee(self, shadow: Window) -> Change | None:
+        """While off: try a setting that is faster even if drafts keep less than in this shadow window, by chance.
+
+        Nothing older says as much about drafts for the present traffic: the window replaces what was known of them.
+        """
+        full = (None, None)  # a shadow is of lossless drafts of full length
+        if full not in self._ways or shadow.steps < _SHADOWED:
+            return None
+        known, self._ways[full] = self._ways[full], Acceptance(self._ways[full].prior)
+        self._ways[full].learn(shadow, len(shadow.kept))
+        rates = self._modelled(shadow.batch, -_OPTIMISM) * self._bias.factors(self._names)
+        best = int(rates.argmax())
+        if rates[best] <= rates[_OFF] * (1 + self._hysteresis):
+            self._ways[full] = known
+            return None
+        self._home, self._risky, self.setting = _OFF, True, self._settings[best]
+        return Change(self.setting, f"{self.setting} would give {rates[best] / rates[_OFF] - 1:+.1%} tokens/s at least")
 
     def _choose(self, rates: Floats, at: int | None) -> int:
         """The fastest, or the present one if it is nearly as fast. Off wins ties: to be on must pay visibly."""

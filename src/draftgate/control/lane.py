@@ -9,6 +9,7 @@ from draftgate.control.breaker import Breaker, Phase
 from draftgate.control.controller import Controller
 from draftgate.control.guard import Guard, Seen
 from draftgate.control.setting import OFF, Setting
+from draftgate.control.trust import Trust
 from draftgate.control.window import Window
 from draftgate.stats.drift import require_fields
 
@@ -49,7 +50,7 @@ class Lane:
 
     def __init__(self, name: str, controller: Controller, guard: Guard, breaker: Breaker, baseline: Baseline) -> None:
         self.name, self.controller, self.breaker = name, controller, breaker
-        self._guard, self._baseline = guard, baseline
+        self._guard, self._baseline, self._trust = guard, baseline, Trust()
         self._changed_s: float | None = None  # since when the setting is what it is; None once no window is mixed
         self._looks = 0  # since then
 
@@ -61,12 +62,16 @@ class Lane:
     def take(self, window: Window, now_s: float) -> Decision:
         """Judge one window and decide."""
         baseline = self._baseline.at(window.batch)
+        if window.shadow:
+            return self._decided(now_s, *self._foresee(window, now_s), None, baseline)
         # What came with a probe is part off, so whatever is wrong in it is the probe's.
         mixed, probing = self._is_mixed(window), self.breaker.phase is Phase.HALF_OPEN
         if mixed and not probing:
             return self._decided(now_s, "hold", "the window began before the last change", window, baseline)
-        reason = self._guard(Seen(window, baseline, 0.0, self.controller.trying))
+        reason = self._guard(Seen(window, baseline, 0.0, self.controller.trying and not probing))
         flaw = window.flaw()
+        if not flaw and not mixed:
+            self._trust.check(window, self.setting.k)
         saved_s = 0.0 if flaw else _saved_s(window, baseline)
         self.breaker.count(0.0 if flaw else window.seconds, saved_s)
         if flaw and not reason:
@@ -115,6 +120,25 @@ class Lane:
         change = self.controller.update(window)
         if change is None:
             return "hold", "the setting is as good as any known"
+        self._switched(now_s)
+        return "change", change.reason
+
+    def _foresee(self, shadow: Window, now_s: float) -> tuple[str, str]:
+        """While off: come back if drafts would surely pay for the texts that were written meanwhile."""
+        if flaw := shadow.flaw():
+            return "hold", f"the metrics make no sense: {flaw}"
+        if self.setting.on:
+            return "hold", "this is from before speculation was on again"
+        self._trust.learn(shadow)
+        if not self._trust.held:
+            return "hold", "drafts last kept far less than their shadows had"
+        if self.breaker.phase is not Phase.CLOSED and not self.breaker.may_hurry:
+            return "hold", f"off since: {self.breaker.reason}"
+        change = self.controller.foresee(shadow)
+        if change is None:
+            return "hold", "drafts would not surely pay"
+        if self.breaker.hurry(now_s):
+            return "hold", f"probing at once: {change.reason}"
         self._switched(now_s)
         return "change", change.reason
 

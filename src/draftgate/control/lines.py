@@ -6,7 +6,8 @@ A finished request:
      "accepted": 95, "committed": 135, "kept": [30, 25, 18, 12, 10], "seconds": 0.8, "valid": true}
 
 and further `reached`, `offered`, `batch`, `latency_s`, `error`. Without `offered` all drafts count as equally long,
-without `reached` as ended by a rejection only.
+without `reached` as ended by a rejection only. A line with `"shadow": true` is no request, but what drafts would have
+come to for one that ran without them (`window.Window`); it has no `seconds`.
 """
 
 from collections.abc import Sequence
@@ -48,6 +49,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     valid: bool | None = None
     latency_s: _Number | None = None
     error: bool | str | None = None
+    shadow: bool = False
 
     def __post_init__(self) -> None:
         for other in (self.reached, self.offered):

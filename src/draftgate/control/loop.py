@@ -244,7 +244,7 @@ class Loop:
             name: LaneState(Setting.of(wanted.of(None if name == ALL else name)), lane.breaker.phase)
             for name, lane in self._lanes.items()
         }
-        shown = tuple(windows), tuple(self._decisions)
+        shown = tuple(w for w in windows if not w.shadow), tuple(self._decisions)
         self._watcher(Look(now_s, True, self.fresh_s, self._is_in_force, failing, *shown, lanes))
 
     def _decided(self, decision: Decision) -> None:

@@ -66,6 +66,10 @@ class _Hold:
     def give_up(self, window: Window) -> None:
         """Nothing is tried."""
 
+    def foresee(self, shadow: Window) -> Change | None:
+        """Nothing: it knows no times."""
+        return None
+
     def _observed(self, window: Window) -> float | None:
         """Acceptance over the pooled windows; None while there are too few, or nothing was drafted."""
         if window.acceptance_rate is None:

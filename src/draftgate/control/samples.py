@@ -1,7 +1,7 @@
 """Windows from finished requests: columns in, a window after every so many requests or seconds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,20 +69,27 @@ class WindowMaker:
     """
 
     def __init__(
-        self, workload: str, policy: str, size: int = 300, most_s: float = 60.0, late_s: float = 300.0
+        self,
+        workload: str,
+        policy: str,
+        size: int = 300,
+        most_s: float = 60.0,
+        late_s: float = 300.0,
+        shadow: bool = False,
     ) -> None:
         """Start empty.
 
         Args:
             size: requests of a window; the source article's range is 100 to 500.
             most_s: a window ends after so many seconds even when fewer requests finished.
+            shadow: whether these are no requests but drafts that did not run (`window.Window`).
 
         Raises:
             ConfigError: size is below 1, or a time is not positive.
         """
         if size < 1 or not most_s > 0 or not late_s > 0:
             raise ConfigError(f"windows need size >= 1 and positive times but got {size}, {most_s} s and {late_s} s")
-        self.workload, self.policy = workload, policy
+        self.workload, self.policy, self.shadow = workload, policy, shadow
         self.duplicates = self.late = 0
         self._size, self._most_s, self._late_s = size, most_s, late_s
         self._pending: list[Samples] = []
@@ -134,7 +141,7 @@ class WindowMaker:
 
     def _cut(self) -> Window:
         parts, self._pending, self._n = self._pending, [], 0
-        return _window(self.workload, self.policy, parts)
+        return replace(_window(self.workload, self.policy, parts), shadow=self.shadow)
 
 
 def _window(workload: str, policy: str, parts: Sequence[Samples]) -> Window:

@@ -62,6 +62,10 @@ class Schedule:
     def give_up(self, window: Window) -> None:
         """Nothing is tried."""
 
+    def foresee(self, shadow: Window) -> Change | None:
+        """Nothing: its rows say when."""
+        return None
+
     def update(self, window: Window) -> Change | None:
         """Take the row of the window's end and batch size."""
         chosen = next((r.setting for r in self._rows if r.fits(window.end_s, window.batch)), OFF)

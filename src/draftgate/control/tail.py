@@ -25,6 +25,7 @@ __all__ = ["FileSource"]
 _READ_BYTES = 8 << 20  # at one poll, so that a long file does not fill the memory
 _IS_WINDOW = re.compile(rb'"requests"\s*:').search  # no request has such a key
 _GROUPS = 64  # of workload and policy; names come from clients
+_Group = tuple[str, str, bool]  # workload, policy, shadow
 
 
 class FileSource:
@@ -57,7 +58,7 @@ class FileSource:
         self.unusable = 0
         self.fault: str | None = None
         self._path, self._size, self._most_s, self._clock = path, size, most_s, clock
-        self._makers: dict[tuple[str, str], WindowMaker] = {}
+        self._makers: dict[_Group, WindowMaker] = {}
         self._inode, self._offset = None if from_start else _identity(path), 0
         if self._inode is not None:
             self._offset = path.stat().st_size
@@ -69,13 +70,13 @@ class FileSource:
         except OSError as error:
             raise SourceError(f"{self._path}: cannot be read: {error.strerror or error}") from error
         windows: list[Window] = []
-        requests: dict[tuple[str, str], list[Request]] = {}
+        requests: dict[_Group, list[Request]] = {}
         for line in lines:
             row = self._row(line)
             if isinstance(row, Window):
                 windows.append(row)
             elif row is not None:
-                requests.setdefault((row.workload, row.policy), []).append(row)
+                requests.setdefault((row.workload, row.policy, row.shadow), []).append(row)
         for key, group in requests.items():
             windows += self._maker(key).add(self._samples(group))
         windows += [w for maker in self._makers.values() for w in maker.flush(self._clock())]
@@ -107,11 +108,12 @@ class FileSource:
             self.fault = str(error)
             return None
 
-    def _maker(self, key: tuple[str, str]) -> WindowMaker:
+    def _maker(self, key: _Group) -> WindowMaker:
         if key not in self._makers:
             if len(self._makers) == _GROUPS:
                 del self._makers[next(iter(self._makers))]  # the oldest
-            self._makers[key] = WindowMaker(*key, size=self._size, most_s=self._most_s)
+            workload, policy, shadow = key
+            self._makers[key] = WindowMaker(workload, policy, self._size, self._most_s, shadow=shadow)
         return self._makers[key]
 
 

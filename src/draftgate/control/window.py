@@ -37,6 +37,8 @@ class Window:
         judged: outputs that were checked; valid: those that passed.
         latency_s: p95 of seconds per output token; None when not known.
         errors: failed requests.
+        shadow: nothing of this ran. These are drafts for requests that were served without speculation, scored on their
+            finished texts: what a lossless rule would have kept of them.
 
     >>> w = Window("code", "mine", 0.0, 60.0, requests=2, steps=10, covered=8, drafted=16, accepted=10, committed=20,
     ...            kept=(7, 3), reached=(8, 7), offered=(8, 8), seconds=0.5, batch=1.0, judged=0, valid=0,
@@ -64,6 +66,7 @@ class Window:
     valid: int
     latency_s: float | None
     errors: int
+    shadow: bool = False
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -114,10 +117,10 @@ class Window:
         the greatest, which it cannot exceed.
 
         Raises:
-            TraceError: there are none, or they are of different workloads or policies.
+            TraceError: there are none, or they are of different workloads or policies, or not all shadows.
         """
-        if len({(w.workload, w.policy) for w in windows}) != 1:
-            raise TraceError("windows to merge must be of one workload and one policy; group them first")
+        if len({(w.workload, w.policy, w.shadow) for w in windows}) != 1:
+            raise TraceError("windows to merge must be of one workload, one policy and one kind; group them first")
         sums: dict[str, Any] = {name: sum(getattr(w, name) for w in windows) for name in _COUNTS}
         lists: dict[str, Any] = {name: _added([getattr(w, name) for w in windows]) for name in _LENGTHS}
         return cls(
@@ -128,6 +131,7 @@ class Window:
             seconds=sum(w.seconds for w in windows),
             batch=_mean_batch(windows),
             latency_s=max((w.latency_s for w in windows if w.latency_s is not None), default=None),
+            shadow=windows[0].shadow,
             **sums,
             **lists,
         )
@@ -142,18 +146,20 @@ class Window:
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> "Window":
-        """What `to_mapping` wrote.
+        """What `to_mapping` wrote; `shadow` may be missing, as most are none.
 
         Raises:
             ConfigError: fields are missing or unknown.
             TraceError: a value has the wrong type, or the counts contradict each other.
         """
+        data = {"shadow": False, **data}
         require_fields(cls.__name__, data, [f.name for f in fields(cls)])
         try:
             values: dict[str, Any] = {name: tuple(_whole(n) for n in data[name]) for name in _LENGTHS}
             values |= {name: _whole(data[name]) for name in _COUNTS}
             values |= {name: float(data[name]) for name in ("start_s", "end_s", "seconds")}
             values |= {name: None if data[name] is None else float(data[name]) for name in ("batch", "latency_s")}
+            values["shadow"] = _truth(data["shadow"])
             window = cls(workload=str(data["workload"]), policy=str(data["policy"]), **values)
         except (TypeError, ValueError, OverflowError) as error:
             raise TraceError(f"window: {error}; write it as Window.to_mapping does") from None
@@ -165,6 +171,12 @@ class Window:
 def _whole(value: Any) -> int:
     if type(value) is not int:
         raise ValueError(f"counts must be whole numbers but got {value!r:.40}")
+    return value
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"shadow must be true or false but got {value!r:.40}")
     return value
 
 

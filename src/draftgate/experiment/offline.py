@@ -67,7 +67,7 @@ def replay(trace: Path, policies: Sequence[Policy], cost: Path | None) -> dict[s
     stores = [TraceStore(path) for path in traces_beside(trace)]
     setup = stores[0].setup()
     most = max(policy.length.most for policy in policies)
-    oracle = Oracle.of(stores, _find_cost(trace, cost), setup.draft == "lookup", max(most, 1), frozenset())
+    oracle = Oracle.of(stores, _find_cost(trace, cost), setup.by_lookup, max(most, 1), frozenset())
     return {
         "schema": 1,
         "draftgate": draftgate.__version__,

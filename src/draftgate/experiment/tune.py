@@ -193,7 +193,7 @@ def _tune_one(
     judge = make_judge(workload, settings.gate, watch.say)
     watch.phase(f"{workload.name}: record", len(calibration) * len(stores))
     recorded = [r for name, store in stores.items() for r in record(engine, calibration, policies[name], store, watch)]
-    lookup = engine.setup.draft == "lookup"
+    lookup = engine.setup.by_lookup
     oracle = Oracle.of(list(stores.values()), cost, lookup, settings.most, engine.end_tokens)
     plan = _plan(oracle, engine.capabilities, workload.name, settings, given, folder, watch)
     # Seconds as recorded, and not as they pass here: a resumed run has as long to prove as an unbroken one.

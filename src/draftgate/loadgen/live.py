@@ -27,7 +27,8 @@ class BySteps:
     """Windows of so many steps, whatever number of requests that takes.
 
     Evidence is in steps. So many requests that speculation has enough steps to be judged by have several times as many
-    without it, and for as long is a wrong setting in force before it is noticed.
+    without it, and for as long is a wrong setting in force before it is noticed. A shadow ends with the window that it
+    is of, which had a step for every token.
     """
 
     def __init__(self, source: Source, least_steps: int) -> None:
@@ -39,16 +40,16 @@ class BySteps:
         if least_steps < 1:
             raise ConfigError(f"windows need at least one step but got {least_steps}")
         self._source, self._least_steps = source, least_steps
-        self._open: dict[tuple[str, str], list[Window]] = {}
+        self._open: dict[tuple[str, str, bool], list[Window]] = {}
 
     def poll(self) -> list[Window]:
         """Windows that are large enough now."""
         done = []
         for window in self._source.poll():
-            key = window.workload, window.policy
+            key = window.workload, window.policy, window.shadow
             parts = self._open.setdefault(key, [])
             parts.append(window)
-            if sum(part.steps for part in parts) >= self._least_steps:
+            if sum(part.committed if part.shadow else part.steps for part in parts) >= self._least_steps:
                 done.append(Window.merge(self._open.pop(key)))
         return done
 

@@ -4,16 +4,16 @@ import json
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from draftgate.control.channel import Channel
 from draftgate.engines.base import Completion, Engine, Request
 from draftgate.errors import ConfigError, InputError
+from draftgate.loadgen.finished import line, shadow
 from draftgate.policy.policy import Policy
 
-__all__ = ["Served", "line"]
+__all__ = ["Served"]
 
 
 class Served:
@@ -21,7 +21,8 @@ class Served:
 
     Attributes:
         engine: may be replaced while it serves, as when another draft is loaded.
-        log: where finished requests go, in the form that `control.tail.FileSource` reads.
+        log: where finished requests go, in the form that `control.tail.FileSource` reads, and behind each that ran
+            without drafts what lookup drafts would have come to, if that is how this engine drafts.
     """
 
     def __init__(self, engine: Engine, policies: Path, log: Path, clock: Callable[[], float]) -> None:
@@ -40,6 +41,7 @@ class Served:
         self.look()
         if self._channel.current is None:
             raise ConfigError(self._channel.error or f"{policies}: holds no policy")
+        self._started = self._channel.current
         self._write("", "w")
 
     def look(self) -> None:
@@ -74,8 +76,16 @@ class Served:
         rows = []
         for done, seconds in zip(batch, shares, strict=True):
             self._served += 1
-            rows.append(json.dumps(line(done, f"{self._served}", policy.name, self._clock(), seconds)))
+            named = done, f"{self._served}", policy.name, self._clock()
+            rows.append(json.dumps(line(*named, seconds)))
+            if most := self._shadowed(policy, done.request.workload):
+                rows.append(json.dumps(shadow(*named, most, self.engine.end_tokens)))
         self._write("".join(f"{row}\n" for row in rows), "a")
+
+    def _shadowed(self, policy: Policy, workload: str) -> int:
+        """The longest draft of a shadow: while off, what the policies at the start have; 0 where none can be told."""
+        told = policy.lossless and not policy.drafts and self.engine.setup.by_lookup
+        return self._started.of(workload).length.most if told else 0
 
     def _write(self, text: str, mode: str) -> None:
         try:
@@ -91,32 +101,3 @@ def _shares(batch: Sequence[Completion]) -> list[float]:
     total = max(done.decode_s for done in batch)
     shares: list[float] = (weights * (total / weights.sum() if weights.any() else 0.0)).tolist()
     return shares
-
-
-def line(done: Completion, id_: str, policy: str, end_s: float, seconds: float) -> dict[str, Any]:
-    """A finished request as `control.tail` reads it.
-
-    Args:
-        seconds: engine seconds of its steps; a step of B sequences counts 1 / B.
-    """
-    steps = done.steps
-    drafted = np.array([s.drafted_n for s in steps], np.int64)
-    kept = np.array([s.accepted for s in steps], np.int64)
-    positions = np.arange(drafted.max(initial=0))[:, None]
-    return {
-        "id": id_,
-        "workload": done.request.workload,
-        "policy": policy,
-        "end_s": end_s,
-        "steps": len(steps),
-        "covered": int((drafted > 0).sum()),
-        "drafted": int(drafted.sum()),
-        "accepted": int(kept.sum()),
-        "committed": sum(s.committed for s in steps),
-        "kept": (kept > positions).sum(axis=1).tolist(),
-        "reached": ((drafted > positions) & (kept >= positions)).sum(axis=1).tolist(),
-        "offered": (drafted > positions).sum(axis=1).tolist(),
-        "seconds": seconds,
-        "batch": float(np.mean([s.batch for s in steps])) if steps else None,
-        "latency_s": done.decode_s / done.step_tokens if done.step_tokens else None,
-    }

@@ -33,6 +33,11 @@ class Setup:
     hardware: str
     threads: int | None
 
+    @property
+    def by_lookup(self) -> bool:
+        """Whether drafts come from the text so far, so that they can be told from a finished text."""
+        return self.draft == "lookup"
+
     def key(self) -> str:
         """Short digest of all fields."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]

@@ -128,26 +128,22 @@ def verify_batch(
     if draft.tokens.shape[0] == 0:
         return Outcome(bonus[:, None].int(), torch.zeros_like(rows.slot), None)
     flat = _Flat.of(draft, logits.shape[1])
-    few = flat.single or logits.shape[0] <= Target.at_once(logits)
-    target = Target.of(logits, draws is None or greedy is not None, keep_laws=draws is not None and few)
+    keep_laws = draws is not None and (flat.single or logits.shape[0] <= Target.at_once(logits))
+    target = Target.of(logits, draws is None or greedy is not None, keep_laws)
     q = None if draft.probs is None else draft.probs.gather(1, flat.tokens[:, None])[:, 0]
     accept, scores, category = _judged(tables, rows, flat, target, q, draws is not None, greedy, record)
-    keep = (accept > 0) & flat.known
+    keep = accept.bool() & flat.known
+    instead = target.choice
     if draws is not None:  # else laws are 0 or 1, and so is all that rules make of them
         # "At least", as in vLLM: a number that rounding took to 1 still keeps what is certain.
         keep &= accept >= draws.uniform
         if q is not None:  # also as in vLLM: what could not be drafted is not kept
             keep &= q > 0 if greedy is None else (q > 0) | flat.each(greedy)
-    alive = flat.alive(keep)
-    accepted = alive.sum(1, keepdim=True)
-    if draws is None:
-        last = flat.after(target.choice, bonus).gather(1, accepted)
-    else:
-        drawn = _drawn(tables, rows, target, draft, flat, accepted[:, 0], draws, greedy)
-        last = torch.where(accepted == flat.count, bonus[:, None], drawn[:, None])
-    output = torch.full((alive.shape[0], draft.most + 1), -1, dtype=torch.int32, device=logits.device)
-    output[:, :-1] = torch.where(alive, flat.grid(flat.tokens), -1)
-    output.scatter_(1, accepted, last.int())
+    accepted = flat.leading(keep)
+    if draws is not None:
+        instead = flat.each(_drawn(tables, rows, target, draft, flat, accepted[:, 0], draws, greedy))
+    text = flat.after(torch.where(keep, flat.tokens, instead), bonus)
+    output = torch.where(_numbers(draft.most + 1, accepted) <= accepted, text, -1).int()
     if not record:
         return Outcome(output, accepted[:, 0], None)
     uniform = torch.full_like(accept, 0.5) if draws is None else draws.uniform
@@ -261,12 +257,12 @@ class _Flat:
             grid.scatter_(1, self.count.long(), last[:, None].to(grid.dtype))
         return grid
 
-    def alive(self, keep: Tensor) -> Tensor:
-        """What is kept up to each request's first rejection [R, K], from what is kept by itself [N]."""
+    def leading(self, keep: Tensor) -> Tensor:
+        """How many tokens each request keeps up to its first rejection [R, 1], from what is kept by itself [N]."""
         kept = self.grid(keep)
         if isinstance(self.count, Tensor):
             kept = kept & (_numbers(self.most, self.ends) < self.count)
-        return kept if self.most == 1 else kept.cumprod(1).bool()
+        return kept.long() if self.most == 1 else kept.cumprod(1).sum(1, keepdim=True)
 
 
 def _numbers(n: int, like: Tensor) -> Tensor:
