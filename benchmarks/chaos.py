@@ -244,6 +244,10 @@ class _Mortal:
     def __init__(self, source: PrometheusSource, target: HttpChannel, fuse: _Fuse) -> None:
         self._source, self._target, self._fuse = source, target, fuse
 
+    @property
+    def left_out(self) -> str | None:
+        return self._source.left_out
+
     def poll(self) -> list[Window]:
         self._fuse.burn()
         windows = self._source.poll()

@@ -1,5 +1,6 @@
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -200,9 +201,30 @@ def test_evidence_ends_the_wait_once_and_only_where_time_was_lost() -> None:
     assert (b.may_hurry, b.hurry(1.0), b.wait(1.0)) == (False, True, False)
     b.open("slow", 2.0, slow=True)
     assert (b.may_hurry, b.hurry(3.0), b.wait(3.0)) == (True, True, True)
-    b.open("slow", 4.0, slow=True)
-    assert (b.may_hurry, b.hurry(5.0), b.wait(5.0)) == (False, True, False)
-    assert b.wait(4.0 + 1.2 * 600)
+
+
+@pytest.mark.parametrize(("saved_s", "again"), [(30.0, True), (-30.0, False)])
+def test_after_a_hurried_probe_it_hurries_again_only_if_that_paid(saved_s: float, again: bool) -> None:
+    b = breaker()
+    b.open("slow", 2.0, slow=True)
+    assert b.hurry(3.0)
+    assert b.wait(3.0)
     assert [b.passed(1000), b.passed(1000)] == [False, True]
-    b.open("slow", 2000.0, slow=True)
-    assert b.may_hurry
+    b.count(100.0, saved_s)
+    b.open("slow", 200.0, slow=True)
+    assert b.may_hurry == again
+
+
+def test_without_hope_every_fourth_probe_is_made_and_waits_grow_meanwhile() -> None:
+    b, probes = breaker(replace(LIMITS, jitter=0.0, cap_s=1e9)), []
+    b.open("slow", 0.0, slow=True)
+    for _ in range(9):
+        now_s = b.until_s
+        assert not b.wait(now_s - 1.0, hopeless=True)
+        if b.wait(now_s, hopeless=True):
+            probes.append(round(now_s))
+            b.count(10.0, -5.0)
+            b.open("slow", now_s, slow=True)
+    waits = [60 * 1.5**i for i in range(8)]
+    assert probes == [pytest.approx(sum(waits[:4]), abs=1), pytest.approx(sum(waits), abs=1)]
+    assert b.wait(b.until_s), "with hope, the next one is"

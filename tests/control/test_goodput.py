@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from draftgate.control.controller import Foresight
 from draftgate.control.goodput import Candidate, Goodput
 from draftgate.control.setting import OFF, Setting
 from draftgate.control.window import Window
@@ -201,20 +202,31 @@ def test_a_shadow_leads_to_what_pays_and_to_nothing_else(plant: Any, cond: float
     controller = goodput(p.cost, LENGTHS[-1], seed, explore=0.0)
     regrets(controller, plant(cond=0.0, slope=slope), 10)
     assert controller.setting == OFF
-    change = controller.foresee(shadow(p))
+    foresight = controller.foresee(shadow(p))
     gain = p.rate(p.best(MOST)) / p.rate(OFF) - 1
-    if change is not None:
+    if foresight.change is not None:
         assert p.rate(controller.setting) > p.rate(OFF)
         assert p.rate(controller.setting) >= 0.93 * p.rate(p.best(MOST))
+        assert not foresight.hopeless
     else:
         assert controller.setting == OFF
         assert gain < 0.25
+    if foresight.hopeless:
+        assert gain < 0.03
 
 
 def test_a_small_shadow_and_one_of_other_drafts_say_nothing(plant: Any) -> None:
     p = plant(cond=0.9, slope=0.1, steps=49)
-    assert goodput(p.cost, OFF).foresee(shadow(p)) is None
+    assert goodput(p.cost, OFF).foresee(shadow(p)) == Foresight()
     p.steps = 50
-    assert goodput(p.cost, OFF).foresee(shadow(p)) is not None
+    assert goodput(p.cost, OFF).foresee(shadow(p)).change is not None
     lossy = Goodput([Candidate(Setting(True, 0.3, 4, None), True)], p.cost, OFF, random.Random(0))
-    assert lossy.foresee(shadow(p)) is None
+    assert lossy.foresee(shadow(p)) == Foresight()
+
+
+def test_only_bad_shadows_are_hopeless_and_they_leave_no_trace(plant: Any) -> None:
+    p = plant(cond=0.05, slope=0.3)
+    controller = goodput(p.cost, OFF)
+    before = controller.to_mapping()
+    assert controller.foresee(shadow(p)) == Foresight(hopeless=True)
+    assert controller.to_mapping() == before

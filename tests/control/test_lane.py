@@ -139,6 +139,16 @@ def test_a_shadow_that_pays_ends_the_wait_of_a_breaker(lane: Callable[..., Lane]
     assert "close" in serve(made, p, 3)
 
 
+def test_a_shadow_without_hope_spares_a_probe(lane: Callable[..., Lane], plant: Any) -> None:
+    p = plant(cond=0.8, slope=0.3)
+    made = lane(p)
+    opened(made, p)
+    made.take(shadow(p, 0.02), p.now_s)
+    assert made.wait(2e9, 0.0) is None
+    p.now_s = 2e9
+    assert foreseen(made, p, 0.8) == ["hold", "half-open"]
+
+
 def test_shadows_of_drafts_that_are_wrong_mislead_once(lane: Callable[..., Lane], plant: Any) -> None:
     p = plant(cond=0.8, slope=0.1)
     made = lane(p)

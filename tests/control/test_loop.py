@@ -43,6 +43,7 @@ class Site:
     clock: Clock = field(default_factory=Clock)
     lines: list[Mapping[str, Any]] = field(default_factory=list)
     fails: bool = False
+    left_out: str | None = None
     base: PolicySet = BASE
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -215,6 +216,16 @@ def test_lost_metrics_hold_and_then_open(site: Callable[..., Site]) -> None:
     s.tick(30)
     assert s.setting.on
     assert s.said("recovered")
+
+
+def test_what_a_source_leaves_out_is_said_once(site: Callable[..., Site]) -> None:
+    s = site()
+    s.left_out = "2 lines"
+    s.tick(5)
+    assert s.said("hold").count("left out: 2 lines") == 1
+    s.left_out = None
+    s.tick(2)
+    assert s.said("recovered") == ["over: left out: 2 lines"]
 
 
 def test_metrics_that_never_came_open_too(site: Callable[..., Site]) -> None:

@@ -39,12 +39,16 @@ class Source:
             raise SourceError("gone")
         return self.windows
 
+    left_out = None
+
     def in_force(self) -> str | None:
         return None
 
 
 class Mute(FileChannel):
     """Cannot be read back."""
+
+    left_out = None
 
     def in_force(self) -> str | None:
         return None

@@ -34,6 +34,8 @@ class Given:
     def poll(self) -> list[Window]:
         return next(self._polls)
 
+    left_out = None
+
     def in_force(self) -> str | None:
         return "digest"
 

@@ -42,7 +42,7 @@ def test_the_log_says_what_was_done(tmp_path: Path, engine: FakeEngine) -> None:
     source = FileSource(tmp_path / "log.jsonl", size=3, clock=engine.clock)
     done = behind.serve([request(engine, "a" * n, "code", 10 * n) for n in (1, 2, 4)])
     (window,) = source.poll()
-    assert (source.unusable, window.workload, window.policy, window.requests) == (0, "code", "mine", 3)
+    assert (source.left_out, window.workload, window.policy, window.requests) == (None, "code", "mine", 3)
     assert window.committed == sum(d.step_tokens for d in done)
     assert window.steps == sum(len(d.steps) for d in done)
     assert window.drafted == sum(s.drafted_n for d in done for s in d.steps) > 0
@@ -85,7 +85,7 @@ def test_a_request_of_one_token_has_no_steps(tmp_path: Path, engine: FakeEngine)
     source = FileSource(tmp_path / "log.jsonl", size=1, clock=engine.clock)
     behind.serve([request(engine, "1", "code", 1)])
     (window,) = source.poll()
-    assert (source.unusable, window.steps, window.seconds, window.tokens_per_s) == (0, 0, 0.0, None)
+    assert (source.left_out, window.steps, window.seconds, window.tokens_per_s) == (None, 0, 0.0, None)
 
 
 def test_what_runs_without_drafts_has_a_shadow_if_its_policy_could_draft(tmp_path: Path, engine: FakeEngine) -> None:
@@ -99,8 +99,8 @@ def test_what_runs_without_drafts_has_a_shadow_if_its_policy_could_draft(tmp_pat
     behind.look()
     behind.serve([request(engine, "333", "chat"), request(engine, "4444", "code")])
     windows = source.poll()
-    assert (source.unusable, sorted((w.workload, w.shadow) for w in windows)) == (
-        0, [("chat", False), ("code", False), ("code", True)],
+    assert (source.left_out, sorted((w.workload, w.shadow) for w in windows)) == (
+        None, [("chat", False), ("code", False), ("code", True)],
     )  # fmt: skip
     (shadow,) = [w for w in windows if w.shadow]
     assert (shadow.flaw(), shadow.seconds, shadow.policy) == (None, 0.0, "mine")

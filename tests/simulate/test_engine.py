@@ -125,3 +125,19 @@ def test_the_adversary_is_wrong_only_when_it_hurts(plant: Plant) -> None:
 def test_an_unknown_scenario_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'draft-swap'"):
         scenario_named("draft_swap")
+
+
+def test_shadows_are_what_drafts_would_have_come_to(engine: Callable[..., Engine], plant: Plant) -> None:
+    """Only of requests that ran without them, and as if the drafts were right."""
+    e = engine(lambda at: Now(replace(EDIT, wrong=1.0)), shadows=300)
+    assert not [w for w in windows(e, 10) if w.shadow]
+    e.write(PolicySet((OFF.applied_to(plant.policy),), plant.policy.name))
+    e.advance(10.0)
+    served = e.served
+    shadows = [w for w in windows(e, 60) if w.shadow]
+    assert all(w.flaw() is None and w.requests >= 300 and w.seconds == 0 for w in shadows)
+    assert 0 <= e.served - served - sum(w.requests for w in shadows) < 300
+    right = plant.run(100_000, ON, EDIT, np.random.default_rng(1))
+    assert sum(w.accepted for w in shadows) / sum(w.steps for w in shadows) == pytest.approx(
+        sum(right.kept) / right.steps, rel=0.03
+    )

@@ -5,6 +5,7 @@ Short runs have not paid off what the loop loses before it knows anything, so th
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,19 @@ def test_on_phases_it_is_near_the_best_of_each_moment(plant: Plant, tmp_path: Pa
     assert 0 < ran.regret <= 0.10
     off = fixed(plant, SCENARIOS["phased"], OFF, 90_000, pace, 0)
     assert off.regret > 0.15
+    told = replace(pace, shadows=True)
+    shadowed = controlled(
+        plant, SCENARIOS["phased"], Options(cost=plant.cost), 90_000, told, 0, tmp_path / "other.json"
+    )
+    assert shadowed.regret < 0.8 * ran.regret
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_shadows_make_nothing_slower(plant: Plant, name: str, tmp_path: Path) -> None:
+    """Also where they mislead, because the drafts of the engine are wrong."""
+    pace = replace(PACE, shadows=True)
+    ran = compared(plant, SCENARIOS[name], Options(cost=plant.cost), 30_000, pace, 1, tmp_path / "state.json")
+    assert ran["controlled"].token_s <= 1.04 * min(ran["off"].token_s, ran["on"].token_s)
 
 
 def test_a_swapped_draft_is_off_within_a_window_and_a_scrape_and_back_by_itself(plant: Plant, tmp_path: Path) -> None:

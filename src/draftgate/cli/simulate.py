@@ -37,6 +37,7 @@ _COLUMNS = ("time / off", "time / on", "regret", "windows", "changes", "opened",
 @click.option("--window", "size", default=300, show_default=True, type=click.IntRange(1), help="Requests of a window.")
 @click.option("--window-time", default="60s", show_default=True, type=duration, metavar="TIME", help="Longest window.")
 @click.option("--interval", default="10s", show_default=True, type=duration, metavar="TIME", help="Between looks.")
+@click.option("--shadows", is_flag=True, help="The engine scores its drafts on finished texts while off.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
 @click.option("--json", "as_json", is_flag=True, help="Print what each run came to as one JSON object.")
 def command(trace: Path, scenarios: tuple[str, ...], policy: str | None, as_json: bool, **given: Any) -> None:
@@ -56,7 +57,7 @@ def command(trace: Path, scenarios: tuple[str, ...], policy: str | None, as_json
 
     chosen = None if policy is None else resolve(policy)
     plant = load_plant(trace, chosen, given["workloads"], given["cost"], given["clock"])
-    pace = Pace(given["period"], given["interval"], given["size"], given["window_time"])
+    pace = Pace(given["period"], given["interval"], given["size"], given["window_time"], given["shadows"])
     found = {name: _simulated(plant, name, _options(plant, given), pace, given) for name in _named(scenarios)}
     if as_json:
         click.echo(json.dumps({"requests": given["requests"], "scenarios": found}, indent=1, allow_nan=False))

@@ -21,6 +21,7 @@ from draftgate.stats.drift import require_fields
 
 __all__ = ["Breaker", "Limits", "Phase"]
 
+_SKIPS = 3  # probes that evidence may spare: what says that drafts would not pay may be wrong
 _GROWTH = 1.5  # of the wait: what was repaired after T seconds is found T / 2 later at most
 _STATE = ("phase", "opened", "until_s", "good", "saved_s", "reason", "slow", "hurried")
 
@@ -72,13 +73,14 @@ class Breaker:
     """State of one workload's breaker.
 
     Attributes:
-        opened: openings in a row, since it was last steady.
+        opened: openings in a row, since it was last steady, and probes that were left out.
         until_s: when an open breaker probes, seconds since 1970.
         good: good windows in a row in this phase.
         saved_s: engine seconds saved against no speculation since the wait was last short; negative when lost.
         reason: why it last opened; None when it never did.
         slow: whether it last opened because time was being lost.
-        hurried: whether a probe came before its time, and none has closed it since.
+        skipped: probes left out in a row because there was no hope.
+        hurried: whether a probe came before its time, and being on has not paid since.
     """
 
     limits: Limits
@@ -89,6 +91,7 @@ class Breaker:
     good: int = 0
     saved_s: float = 0.0
     reason: str | None = None
+    skipped: int = 0
     slow: bool = False
     hurried: bool = False
 
@@ -103,17 +106,20 @@ class Breaker:
         Args:
             slow: what is wrong is that time is being lost.
         """
+        if self.on and self.saved_s >= 0 and (slow or self.good >= self.limits.steady):
+            self.opened, self.saved_s, self.hurried = 0, 0.0, False
+        self._put_off(now_s)
+        self.phase, self.good, self.reason, self.slow = Phase.OPEN, 0, reason, slow
+
+    def _put_off(self, now_s: float) -> None:
         limits = self.limits
-        if self.on and self.saved_s >= 0 and (slow or self.good >= limits.steady):
-            self.opened, self.saved_s = 0, 0.0
         wait_s = min(limits.backoff_s * _GROWTH ** min(self.opened, 60), limits.cap_s)
         self.opened += 1
         self.until_s = now_s + wait_s * (1 + limits.jitter * self.rng.uniform(-1, 1))
-        self.phase, self.good, self.reason, self.slow = Phase.OPEN, 0, reason, slow
 
     @property
     def may_hurry(self) -> bool:
-        """Whether evidence that drafts would pay may end its wait: it lost time, and did not hurry in vain before."""
+        """Whether evidence that drafts would pay may end its wait: time was lost, and it did not hurry in vain."""
         return self.phase is Phase.OPEN and self.slow and not self.hurried
 
     def hurry(self, now_s: float) -> bool:
@@ -122,15 +128,23 @@ class Breaker:
             self.until_s, self.hurried = now_s, True
         return self.phase is Phase.OPEN
 
-    def wait(self, now_s: float) -> bool:
-        """Let time pass; returns whether an open breaker has just become half-open."""
+    def wait(self, now_s: float, hopeless: bool = False) -> bool:
+        """Let time pass; returns whether an open breaker has just become half-open.
+
+        Args:
+            hopeless: there is evidence that drafts would not pay. Then only every fourth probe is made.
+        """
         if self.phase is not Phase.OPEN:
             return False
         # A clock that was set back must not keep it open for longer than any back-off takes.
         self.until_s = min(self.until_s, now_s + self.limits.cap_s * (1 + self.limits.jitter))
         if now_s < self.until_s:
             return False
-        self.phase, self.good = Phase.HALF_OPEN, 0
+        if hopeless and self.skipped < _SKIPS:
+            self.skipped += 1
+            self._put_off(now_s)
+            return False
+        self.phase, self.good, self.skipped = Phase.HALF_OPEN, 0, 0
         return True
 
     def count(self, seconds: float, saved_s: float) -> None:
@@ -143,7 +157,7 @@ class Breaker:
             return False
         self.good += 1
         if self.phase is Phase.HALF_OPEN and self.good >= self.limits.probes:
-            self.phase, self.good, self.hurried = Phase.CLOSED, 0, False
+            self.phase, self.good = Phase.CLOSED, 0
             return True
         return False
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from draftgate.control.setting import Setting
 from draftgate.control.window import Window
 
-__all__ = ["Change", "Controller"]
+__all__ = ["Change", "Controller", "Foresight"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,19 @@ class Change:
 
     setting: Setting
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """What a shadow window says of drafts that would run now.
+
+    Attributes:
+        change: on to a setting that would pay even if its drafts kept less than that, by chance; None if none would.
+        hopeless: no setting would pay even if its drafts kept more.
+    """
+
+    change: Change | None = None
+    hopeless: bool = False
 
 
 class Controller(Protocol):
@@ -40,8 +53,8 @@ class Controller(Protocol):
         """Go back from what is only tried: speculation is switched off because of this window under it."""
         ...
 
-    def foresee(self, shadow: Window) -> Change | None:
-        """While off: take one shadow window; a change, which is in `setting` at once, if drafts would surely pay."""
+    def foresee(self, shadow: Window) -> Foresight:
+        """While off: take one shadow window. A change is in `setting` at once."""
         ...
 
     def to_mapping(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from draftgate.errors import ConfigError, DraftgateError
 
-__all__ = ["SourceError", "checked_url", "fetch"]
+__all__ = ["SourceError", "checked_url", "fetch", "own_route"]
 
 _LIMIT_BYTES = 16 << 20
 _SHOWN = 200
@@ -28,6 +28,18 @@ def checked_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"must be an HTTP address such as http://127.0.0.1:8000 but got {url!r}")
     return url.rstrip("/")
+
+
+def own_route(url: str, name: str) -> str:
+    """A route that draftgate adds to a vLLM server (engines/vllm/endpoint.py), given the server's root or API address.
+
+    Raises:
+        ConfigError: it is no HTTP URL.
+
+    >>> own_route("http://127.0.0.1:8000/v1/", "policy")
+    'http://127.0.0.1:8000/draftgate/policy'
+    """
+    return f"{checked_url(url).removesuffix('/v1')}/draftgate/{name}"
 
 
 def fetch(url: str, timeout_s: float, method: str = "GET", body: bytes | None = None, key: str | None = None) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftgate.control.belief import Acceptance, Bias, StepTable, committed, conditional_of
-from draftgate.control.controller import Change
+from draftgate.control.controller import Change, Foresight
 from draftgate.control.setting import OFF, Setting
 from draftgate.control.window import Window
 from draftgate.cost.steps import StepCost
@@ -32,6 +32,7 @@ _OPTIMISM = 2.0  # standard errors
 _UNLIKE = 0.25  # relative standard deviation of off against all that drafts: drafting may cost other than measured
 _TRIES = 0.1  # of the windows in which something is worth trying
 _STAKE = 0.1  # of lately saved time, that finding back from off may cost
+_DOUBT = 1.0  # standard errors, of every position at once
 _SHADOWED = 50  # steps of a shadow window that is judged: requests differ more than their steps do
 _GRACE = 0.5  # windows that trying may cost before the budget has grown: at first nothing is known
 _LATELY = 20.0  # windows after which saved time has lost half its weight
@@ -140,23 +141,25 @@ class Goodput:
         self._book(window, rates, at)
         self._home = None
 
-    def foresee(self, shadow: Window) -> Change | None:
-        """While off: try a setting that is faster even if drafts keep less than in this shadow window, by chance.
+    def foresee(self, shadow: Window) -> Foresight:
+        """While off: try a setting that would be faster even if drafts kept less than in this shadow window, by chance.
 
         Nothing older says as much about drafts for the present traffic: the window replaces what was known of them.
         """
         full = (None, None)  # a shadow is of lossless drafts of full length
         if full not in self._ways or shadow.steps < _SHADOWED:
-            return None
+            return Foresight()
         known, self._ways[full] = self._ways[full], Acceptance(self._ways[full].prior)
         self._ways[full].learn(shadow, len(shadow.kept))
-        rates = self._modelled(shadow.batch, -_OPTIMISM) * self._bias.factors(self._names)
-        best = int(rates.argmax())
-        if rates[best] <= rates[_OFF] * (1 + self._hysteresis):
+        low, high = (self._modelled(shadow.batch, z) * self._bias.factors(self._names) for z in (-_DOUBT, _DOUBT))
+        pays = float(low[_OFF]) * (1 + self._hysteresis)
+        best = int(low.argmax())
+        if low[best] <= pays:
             self._ways[full] = known
-            return None
+            return Foresight(hopeless=bool(high.max() <= pays))
         self._home, self._risky, self.setting = _OFF, True, self._settings[best]
-        return Change(self.setting, f"{self.setting} would give {rates[best] / rates[_OFF] - 1:+.1%} tokens/s at least")
+        gain = float(low[best] / low[_OFF]) - 1
+        return Foresight(Change(self.setting, f"{self.setting} would give {gain:+.1%} tokens/s at least"))
 
     def _choose(self, rates: Floats, at: int | None) -> int:
         """The fastest, or the present one if it is nearly as fast. Off wins ties: to be on must pay visibly."""

@@ -50,7 +50,8 @@ class Lane:
 
     def __init__(self, name: str, controller: Controller, guard: Guard, breaker: Breaker, baseline: Baseline) -> None:
         self.name, self.controller, self.breaker = name, controller, breaker
-        self._guard, self._baseline, self._trust = guard, baseline, Trust()
+        self._guard, self._baseline = guard, baseline
+        self._trust, self._hopeless = Trust(), False  # of shadows
         self._changed_s: float | None = None  # since when the setting is what it is; None once no window is mixed
         self._looks = 0  # since then
 
@@ -91,7 +92,7 @@ class Lane:
         reason = self._guard(Seen(None, None, age_s))
         if reason and self.breaker.on and self.setting.on:
             return self._open(reason, now_s, None, None)
-        if reason or not self.breaker.wait(now_s):
+        if reason or not self.breaker.wait(now_s, self._hopeless):
             return None
         self._guard.reset()
         self._switched(now_s)
@@ -130,20 +131,22 @@ class Lane:
         if self.setting.on:
             return "hold", "this is from before speculation was on again"
         self._trust.learn(shadow)
+        self._hopeless = False
         if not self._trust.held:
             return "hold", "drafts last kept far less than their shadows had"
         if self.breaker.phase is not Phase.CLOSED and not self.breaker.may_hurry:
             return "hold", f"off since: {self.breaker.reason}"
-        change = self.controller.foresee(shadow)
-        if change is None:
-            return "hold", "drafts would not surely pay"
+        foresight = self.controller.foresee(shadow)
+        self._hopeless = foresight.hopeless
+        if foresight.change is None:
+            return "hold", f"drafts would {'' if self._hopeless else 'perhaps '}not pay"
         if self.breaker.hurry(now_s):
-            return "hold", f"probing at once: {change.reason}"
+            return "hold", f"probing at once: {foresight.change.reason}"
         self._switched(now_s)
-        return "change", change.reason
+        return "change", foresight.change.reason
 
     def _switched(self, now_s: float) -> None:
-        self._changed_s, self._looks = now_s, 0
+        self._changed_s, self._looks, self._hopeless = now_s, 0, False
 
     def _is_mixed(self, window: Window) -> bool:
         """Whether the window began under an earlier setting; what came with the same look as a change did."""

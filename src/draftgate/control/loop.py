@@ -163,6 +163,8 @@ class Loop:
         if self._said.get("source"):
             self._failures, self._retry_s = 0, 0.0  # an engine that is back should not be left waiting
         self._topic("source", "hold", None)
+        left_out = self._source.left_out
+        self._topic("left out", "hold", left_out and f"left out: {left_out}")
         self.fresh_s = now_s
         return windows
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from draftgate.control.controller import Change
+from draftgate.control.controller import Change, Foresight
 from draftgate.control.setting import Setting
 from draftgate.control.window import Window
 from draftgate.errors import ConfigError
@@ -66,9 +66,9 @@ class _Hold:
     def give_up(self, window: Window) -> None:
         """Nothing is tried."""
 
-    def foresee(self, shadow: Window) -> Change | None:
+    def foresee(self, shadow: Window) -> Foresight:
         """Nothing: it knows no times."""
-        return None
+        return Foresight()
 
     def _observed(self, window: Window) -> float | None:
         """Acceptance over the pooled windows; None while there are too few, or nothing was drafted."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftgate.control.controller import Change
+from draftgate.control.controller import Change, Foresight
 from draftgate.control.setting import OFF, Setting
 from draftgate.control.window import Window
 from draftgate.errors import ConfigError, nearest
@@ -62,9 +62,9 @@ class Schedule:
     def give_up(self, window: Window) -> None:
         """Nothing is tried."""
 
-    def foresee(self, shadow: Window) -> Change | None:
+    def foresee(self, shadow: Window) -> Foresight:
         """Nothing: its rows say when."""
-        return None
+        return Foresight()
 
     def update(self, window: Window) -> Change | None:
         """Take the row of the window's end and batch size."""

@@ -20,6 +20,11 @@ __all__ = ["VLLM", "PrometheusSource", "Source", "SourceError", "snapshot"]
 class Source(Protocol):
     """Gives windows."""
 
+    @property
+    def left_out(self) -> str | None:
+        """What the last poll had to leave out, and why; None when nothing."""
+        ...
+
     def poll(self) -> list[Window]:
         """Windows that were completed since the last poll.
 
@@ -58,7 +63,7 @@ class PrometheusSource:
     """Scrapes an engine's /metrics.
 
     Attributes:
-        windows: cuts the scrapes; its `restarts` counts windows that were lost to a restart.
+        windows: cuts the scrapes.
     """
 
     def __init__(
@@ -84,13 +89,16 @@ class PrometheusSource:
         self._url = url if url.endswith("/metrics") else f"{url}/metrics"
         self._mapping, self._model, self._timeout_s, self._clock = mapping, model, timeout_s, clock
         self.windows = windows or CounterWindows()
+        self.left_out: str | None = None
 
     def poll(self) -> list[Window]:
         """Scrape once."""
         text = fetch(self._url, self._timeout_s)
         if not text.endswith("\n"):
             raise SourceError(f"{self._url}: the text is cut short")
+        restarts = self.windows.restarts
         window = self.windows.add(snapshot(text, self._clock(), self._mapping, self._model))
+        self.left_out = "the window in which the engine restarted" if self.windows.restarts > restarts else None
         return [] if window is None else [window]
 
     def in_force(self) -> str | None:

@@ -1,7 +1,7 @@
 """Windows from a growing JSONL file of windows or finished requests.
 
 A line is a window, as `Window.to_mapping` gives it, or a finished request, as `lines` describes it. A line that cannot
-be used is counted, and the others are.
+be used is left out, and the others are used.
 """
 
 import json
@@ -32,7 +32,7 @@ class FileSource:
     """Follows a file, also when it is replaced or cut.
 
     Attributes:
-        unusable: lines left out so far; fault: why the last of them was.
+        left_out: how many lines the last poll could not use, and why the last of them; None when it used all.
     """
 
     def __init__(
@@ -55,8 +55,7 @@ class FileSource:
         from draftgate.control import lines
 
         self._request, self._samples = lines.request, lines.samples
-        self.unusable = 0
-        self.fault: str | None = None
+        self.left_out: str | None = None
         self._path, self._size, self._most_s, self._clock = path, size, most_s, clock
         self._makers: dict[_Group, WindowMaker] = {}
         self._inode, self._offset = None if from_start else _identity(path), 0
@@ -70,13 +69,19 @@ class FileSource:
         except OSError as error:
             raise SourceError(f"{self._path}: cannot be read: {error.strerror or error}") from error
         windows: list[Window] = []
+        faults: list[str] = []
         requests: dict[_Group, list[Request]] = {}
         for line in lines:
-            row = self._row(line)
+            try:
+                row = _window(line) if _IS_WINDOW(line) else self._request(line)
+            except (TraceError, ConfigError) as error:
+                faults.append(str(error))
+                continue
             if isinstance(row, Window):
                 windows.append(row)
-            elif row is not None:
+            else:
                 requests.setdefault((row.workload, row.policy, row.shadow), []).append(row)
+        self.left_out = f"{len(faults)} lines of {self._path}, the last as {faults[-1]}" if faults else None
         for key, group in requests.items():
             windows += self._maker(key).add(self._samples(group))
         windows += [w for maker in self._makers.values() for w in maker.flush(self._clock())]
@@ -99,14 +104,6 @@ class FileSource:
             whole = len(data)  # no line is as long as that
         self._offset += whole
         return data[:whole].splitlines()
-
-    def _row(self, line: bytes) -> "Window | Request | None":
-        try:
-            return _window(line) if _IS_WINDOW(line) else self._request(line)
-        except (TraceError, ConfigError) as error:
-            self.unusable += 1
-            self.fault = str(error)
-            return None
 
     def _maker(self, key: _Group) -> WindowMaker:
         if key not in self._makers:

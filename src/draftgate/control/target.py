@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from draftgate.control.channel import Channel
-from draftgate.control.fetch import SourceError, checked_url, fetch
+from draftgate.control.fetch import SourceError, fetch, own_route
 from draftgate.errors import ConfigError
 from draftgate.policy.policyset import PolicySet, dump, load
 
@@ -48,7 +48,7 @@ class HttpChannel:
         Raises:
             ConfigError: it is no HTTP URL.
         """
-        self._route = f"{checked_url(url).removesuffix('/v1')}/draftgate/policy"
+        self._route = own_route(url, "policy")
         self._key, self._timeout_s = key, timeout_s
 
     def write(self, policies: PolicySet) -> None:

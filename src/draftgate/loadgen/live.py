@@ -42,6 +42,11 @@ class BySteps:
         self._source, self._least_steps = source, least_steps
         self._open: dict[tuple[str, str, bool], list[Window]] = {}
 
+    @property
+    def left_out(self) -> str | None:
+        """As the source says."""
+        return self._source.left_out
+
     def poll(self) -> list[Window]:
         """Windows that are large enough now."""
         done = []

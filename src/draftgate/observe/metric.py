@@ -25,7 +25,7 @@ LABELS: Mapping[str, tuple[str, ...] | None] = MappingProxyType(
         "category": tuple(c.name.lower() for c in Category),
         "state": tuple(Phase),
         "action": ("hold", "change", "open", "half-open", "close"),
-        "kind": ("source", "read_back", "in_force", "write", "state", "window", "trace", "status"),
+        "kind": ("source", "left_out", "read_back", "in_force", "write", "state", "window", "trace", "status"),
         "reason": ("lagged", "disk", "aborted_early"),
         "version": (draftgate.__version__,),
     }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from draftgate.control.fetch import SourceError, checked_url, fetch
+from draftgate.control.fetch import SourceError, fetch, own_route
 from draftgate.errors import require
 from draftgate.policy.category import Category
 
@@ -114,7 +114,7 @@ class EngineStatus:
         Raises:
             ConfigError: it is no HTTP URL.
         """
-        self._route = f"{checked_url(url).removesuffix('/v1')}/draftgate/status"
+        self._route = own_route(url, "status")
         self._key, self._timeout_s = key, timeout_s
 
     def poll(self) -> Mapping[str, int]:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 import numpy as np
@@ -24,7 +24,7 @@ _STRETCHES = 100  # of a period, in which the world stays as it is
 
 @dataclass(slots=True)
 class _Totals:
-    """What an engine counted since its process started."""
+    """What an engine counted since its process started, or of shadows since it last showed a window of them."""
 
     started_s: float
     requests: int = 0
@@ -60,6 +60,15 @@ class _Totals:
             started_s=self.started_s,
         )
 
+    def shadow(self, policy: str, now_s: float, batch: float) -> Window:
+        """As a window of drafts that did not run."""
+        reached = tuple(map(min, self.offered, (self.offered[0], *self.kept)))
+        return Window(
+            "*", policy, self.started_s, now_s, self.requests, self.steps, self.offered[0], sum(self.offered),
+            sum(self.kept), self.tokens, self.kept, reached, self.offered, seconds=0.0, batch=batch, judged=0, valid=0,
+            latency_s=None, errors=0, shadow=True,
+        )  # fmt: skip
+
 
 def _added(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(x + y for x, y in zip_longest(a, b, fillvalue=0))
@@ -75,6 +84,7 @@ class Engine:
         setting: what it runs.
         period: requests after which the scenario repeats.
         windows: cuts scrapes into windows.
+        shadows: requests of a shadow window, as an engine shows them that drafts from the text so far; 0 for none.
         now_s: seconds since 1970.
         served, tokens: requests and tokens so far.
         busy_s: engine seconds so far.
@@ -89,6 +99,7 @@ class Engine:
     rng: np.random.Generator
     windows: CounterWindows
     took: "Took" = lambda engine, now, begun_s: None
+    shadows: int = 0
     now_s: float = _BEGAN_S
     served: int = 0
     tokens: int = 0
@@ -98,6 +109,7 @@ class Engine:
     _digest: str | None = field(default=None, init=False, repr=False)
     _coming: tuple[float, PolicySet] | None = field(default=None, init=False, repr=False)
     _scrapes: deque[Snapshot] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
+    _shadow: _Totals | None = field(default=None, init=False, repr=False)
     _flipped: int = field(default=0, init=False, repr=False)
     _event: str | None = field(default=None, init=False, repr=False)
 
@@ -132,6 +144,10 @@ class Engine:
         self._event = now.event
         done = self.plant.run(n, self.setting, now.under, self.rng)
         self._totals.add(done, now.under.batch)
+        if self.shadows and not self.setting.on:
+            right = replace(now.under, wrong=0.0)  # a text does not tell that the engine's drafts would be wrong
+            self._shadow = self._shadow or _Totals(begun_s)
+            self._shadow.add(self.plant.run(n, Setting.of(self.plant.policy), right, self.rng), now.under.batch)
         self.now_s += done.seconds
         self.busy_s += done.seconds
         self.served += n
@@ -153,15 +169,27 @@ class Engine:
         """Totals as they stand."""
         return self._totals.snapshot(self.now_s, self._now.under.batch, self._now.bare)
 
+    @property
+    def left_out(self) -> str | None:
+        """Nothing is, that a loop should say."""
+        return None
+
     def poll(self) -> list[Window]:
-        """Scrape: the windows that this completes, at most one."""
+        """Scrape: the windows that this completes, at most one and a shadow."""
         now = self._now
         self._scrapes.append(self.scrape())
         if now.lost:
             raise SourceError("metrics are lost")
         seen = [s for s in self._scrapes if s.time_s <= self.now_s - now.delay_s]
         window = self.windows.add(seen[-1]) if seen else None
-        return [] if window is None else [window]
+        return [*([] if window is None else [window]), *self._shown(now)]
+
+    def _shown(self, now: Now) -> list[Window]:
+        shadow = self._shadow
+        if shadow is None or shadow.requests < self.shadows:
+            return []
+        self._shadow = None
+        return [shadow.shadow(self.plant.policy.name, self.now_s, now.under.batch)]
 
     def write(self, policies: PolicySet) -> None:
         """Take policies a moment later."""

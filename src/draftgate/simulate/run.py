@@ -23,18 +23,20 @@ __all__ = ["Delays", "Outcome", "Pace", "compared", "controlled", "fixed"]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often things happen.
+    """How often things happen, and what there is to see.
 
     Attributes:
         period: requests after which a scenario repeats.
         interval_s: seconds between looks of the loop.
         size, most_s: requests and seconds of a window.
+        shadows: whether the engine scores drafts on finished texts while off.
     """
 
     period: int = 30_000
     interval_s: float = 10.0
     size: int = 300
     most_s: float = 60.0
+    shadows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ def _unseen(engine: Engine, now: Now, begun_s: float) -> None:
 
 def _engine(plant: Plant, scenario: Scenario, setting: Setting, pace: Pace, seed: int, took: Took) -> Engine:
     windows = CounterWindows(size=pace.size, most_s=pace.most_s)
-    return Engine(plant, scenario, setting, pace.period, np.random.default_rng(seed), windows, took)
+    rng, shadows = np.random.default_rng(seed), pace.size if pace.shadows else 0
+    return Engine(plant, scenario, setting, pace.period, rng, windows, took, shadows)
 
 
 def fixed(
