@@ -102,16 +102,28 @@ def test_only_what_some_policy_needs_is_asked_for() -> None:
 @pytest.mark.parametrize("rule", RULES)
 @given(data=st.data())
 def test_which_rules_keep_the_targets_choice_however_probable_it_is(rule: str, data: Any) -> None:
-    """As the rules themselves say, over all settings; of the others some setting refuses it."""
+    """As the rules themselves say of any law, ties among it, and over all settings; of the others some refuse it."""
     policy = data.draw(policies(rule))
-    p = data.draw(st.floats(2.0**-20, 1, width=32))
-    one = {name: np.array([value]) for name, value in {"p": p, "law": 1.0, "q": 1.0, "top": p, "entropy": 3.0}.items()}
-    scores = Scores(**one, rank=np.array([0]))
+    weight = st.one_of(st.sampled_from([0.0, 1e-6, 1.0]), st.floats(0, 1, width=32))
+    weights = np.array([1.0, *data.draw(st.lists(weight, max_size=200))], np.float32)
+    law = weights / weights.sum()
+    entropy = -np.sum(law * np.log(law, out=np.zeros_like(law), where=law > 0), keepdims=True)
+    one, p = np.ones(1, np.float32), law[:1]
+    scores = Scores(p=p, law=one, q=one, top=p, rank=np.array([0]), entropy=entropy)
     tau = policy.taus(np.zeros(1, np.uint8), np.zeros(1), None)
     if loaded(policy).facts(0).keep_choice:
         assert RULES[rule].accept(scores, tau, policy.params) == [1]
     else:
-        assert rule in ("threshold", "typical", "topk-margin")
+        assert rule == "threshold" or (rule == "typical" and policy.params["delta"] > 0.9)
+
+
+def test_rounding_may_refuse_one_of_several_equal_tokens() -> None:
+    """'typical' with delta = 1 compares p = 1/n with exp(-log n) then, so such a policy's choices are read."""
+    p = 1 / np.arange(2, 50, dtype=np.float32)
+    one, zero = np.ones_like(p), np.zeros(len(p), np.int64)
+    scores = Scores(p=p, law=one, q=one, top=p, rank=zero, entropy=-np.log(p))
+    assert not RULES["typical"].accept(scores, one, {"delta": 1.0}).all()
+    assert not loaded(Policy("edge", "typical", 1.0, params={"delta": 1.0})).facts(0).keep_choice
 
 
 def test_categories_are_those_of_the_tokens_in_the_requests_language() -> None:

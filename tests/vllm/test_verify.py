@@ -150,6 +150,28 @@ def test_a_batch_of_one_policy_is_verified_as_one_among_others(
     assert one.accepted.tolist() == other.accepted.tolist()
 
 
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy("or", "threshold-or-lossless", 1.0),
+        Policy("typical", "typical", 1.0, params={"delta": 0.99}),
+        Policy("topk", "topk-margin", params={"top_k": 1, "delta": 0.0}),
+        Policy("cascade", "cascade", params={"alpha": 0.0}),
+    ],
+    ids=lambda policy: policy.name,
+)
+def test_the_targets_choice_is_kept_beside_what_is_not(policy: Policy, record: bool) -> None:
+    """Three requests draft the choice (0, with p = .28) and another token, in both orders, and the choice twice."""
+    logits = torch.eye(V)[[0] * 6]
+    tokens, ends = torch.tensor([[0, 1, 1, 0, 0, 0], [2, 4, 6, 0, 0, 0]], dtype=torch.int32)
+    rows = Rows(*torch.zeros(3, 3, dtype=torch.int64), only=0)
+    outcome = verify_batch(
+        tables_of([policy]), rows, Draft(tokens, ends[:3], 2), logits, torch.tensor([5, 6, 7]), None, record=record
+    )
+    assert texts(outcome) == [[0, 0], [0], [0, 0, 7]]
+
+
 def test_scores_of_a_cut_law() -> None:
     """Tokens that top-k or top-p removed have logits of -inf."""
     logits = torch.tensor([[2.0, 1.0, -torch.inf, -torch.inf]])

@@ -32,7 +32,8 @@ PARAMS = tuple(sorted({knob.name for rule in RULES.values() for knob in rule.kno
 
 MAX_POINTS = 16  # of a position schedule
 
-_KEEP_THE_CHOICE = frozenset({"exact", "lossless", "threshold-or-lossless", "sglang", "cascade"})
+_KEEP_THE_CHOICE = frozenset({"exact", "lossless", "threshold-or-lossless", "sglang", "topk-margin", "cascade"})
+_TYPICAL_DELTA = 0.99  # up to which 'typical' is one of them, rounding included
 
 
 def language_id(language: str | None) -> int:
@@ -79,7 +80,7 @@ class Facts:
         return cls(
             rules=tuple(rules),
             needs=frozenset[str]().union(*(RULES[rule].needs for rule in rules)),
-            keep_choice=_KEEP_THE_CHOICE.issuperset(rules),
+            keep_choice=all(map(_keeps_the_choice, policies)),
             params=any(policy.params for policy in policies),
             position=any(len(policy.position) > 1 for policy in policies),
             category=category,
@@ -204,6 +205,15 @@ class PolicyTables:
             points.expand(*offset.shape, 3, -1).take_along_dim(segment[..., None, :], -1)[..., 0].unbind(-1)
         )
         return (slope * (offset - at) + tau).float()
+
+
+def _keeps_the_choice(policy: Policy) -> bool:
+    """Whether it keeps the target's own choice under greedy decoding, however probable it is.
+
+    Entropy H is the mean of -log p, so it is at least that of the most probable token: its p >= exp(-H). 'typical'
+    compares p with at most delta exp(-H); where both are equal, which takes delta = 1 and ties, rounding decides.
+    """
+    return policy.rule in _KEEP_THE_CHOICE or (policy.rule == "typical" and policy.params["delta"] <= _TYPICAL_DELTA)
 
 
 _EMPTY = Policy("empty slot")

@@ -62,7 +62,7 @@ class Target:
             p, top, rank, entropy = self._read(tokens, needs)
             return Scores(p, p, q, top, rank, entropy)
         chosen = self.choice == tokens
-        if keep_choice and needs and self.logits.device.type == "cpu":
+        if keep_choice and needs and self.probs is None and self.logits.device.type == "cpu":
             sure = chosen if greedy is None else chosen & greedy
             p, top, rank, entropy = self._read_some(tokens, needs, sure)
         else:
@@ -71,6 +71,10 @@ class Target:
         if greedy is not None:
             law = torch.where(greedy, law, p)
         return Scores(p, law, q, top, rank, entropy)
+
+    def agrees(self, tokens: Tensor) -> bool:
+        """Whether the drafted tokens [N] are known to be the target's choices; only a CPU looks."""
+        return self.logits.device.type == "cpu" and bool(torch.equal(self.choice, tokens))
 
     def laws(self, at: Tensor | slice) -> Tensor:
         """Target laws of some of the tokens, [n, V]; of a slice they may be `probs` itself."""
@@ -87,18 +91,22 @@ class Target:
         return tuple(torch.cat(field) for field in fields)
 
     def _read_some(self, tokens: Tensor, needs: frozenset[str], sure: Tensor) -> tuple[Tensor, ...]:
-        """The same, and 1 for tokens that are `sure` to be kept [N]: for a CPU, which may look at values at any time.
+        """The same, of tokens that are not `sure` to be kept [N]; the others get the scores of a certain token.
 
-        A softmax of a vocabulary costs more than all else that the host does for a token.
+        It is for a CPU, which may look at values at any time: a softmax of a vocabulary costs more there than all else
+        that the host does for a token.
         """
-        p = self.logits.new_ones(tokens.shape[0])
-        fields = (p, p, p, p) if needs == {"p"} else (p, p.clone(), p.clone(), p.clone())
-        for i in np.flatnonzero(~sure.numpy()).tolist():
+        unsure = np.flatnonzero(~sure.numpy()).tolist()
+        if len(unsure) == tokens.shape[0]:
+            return self._read(tokens, needs)
+        fields = self.logits.new_zeros(4, tokens.shape[0])
+        fields[:2] = 1.0  # p and top; rank and entropy are 0
+        for i in unsure:
             own = _row_scores(self.logits[i : i + 1], tokens[i : i + 1, None], needs)
             for field, value in zip(fields, own, strict=True):
                 if value.shape[0]:
                     field[i : i + 1] = value
-        return fields
+        return tuple(fields)
 
 
 def _row_scores(
@@ -118,7 +126,7 @@ def _row_scores(
 def _entropy(logits: Tensor, probs: Tensor, top: Tensor) -> Tensor:
     """H = log Z - E[s], with s the logits less their greatest and Z = sum exp(s) = 1 / top."""
     shifted = (logits - logits.amax(1, keepdim=True)).clamp_(min=_FLOOR)
-    entropy: Tensor = -(top.log() + torch.linalg.vecdot(probs, shifted))
+    entropy: Tensor = -(top.log() + shifted.mul_(probs).sum(1))
     return entropy
 
 

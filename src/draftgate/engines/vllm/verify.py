@@ -131,7 +131,7 @@ def verify_batch(
     keep_laws = draws is not None and (flat.single or logits.shape[0] <= Target.at_once(logits))
     target = Target.of(logits, draws is None or greedy is not None, keep_laws)
     q = None if draft.probs is None else draft.probs.gather(1, flat.tokens[:, None])[:, 0]
-    accept, scores, category = _judged(tables, rows, flat, target, q, draws is not None, greedy, record)
+    accept, recorded = _judged(tables, rows, flat, target, q, draws, greedy, record)
     keep = accept.bool() & flat.known
     instead = target.choice
     if draws is not None:  # else laws are 0 or 1, and so is all that rules make of them
@@ -142,12 +142,9 @@ def verify_batch(
     accepted = flat.leading(keep)
     if draws is not None:
         instead = flat.each(_drawn(tables, rows, target, draft, flat, accepted[:, 0], draws, greedy))
-    text = flat.after(torch.where(keep, flat.tokens, instead), bonus)
-    output = torch.where(_numbers(draft.most + 1, accepted) <= accepted, text, -1).int()
-    if not record:
-        return Outcome(output, accepted[:, 0], None)
-    uniform = torch.full_like(accept, 0.5) if draws is None else draws.uniform
-    return Outcome(output, accepted[:, 0], Record(flat.tokens, category, scores, uniform))
+    text = flat.after(torch.where(keep, draft.tokens.int(), instead.int()), bonus.int())
+    output = torch.where(_numbers(draft.most + 1, accepted) <= accepted, text, -1)
+    return Outcome(output, accepted[:, 0], recorded)
 
 
 def _judged(
@@ -156,24 +153,31 @@ def _judged(
     flat: "_Flat",
     target: Target,
     q: Tensor | None,
-    sampled: bool,
+    draws: Draws | None,
     greedy: Tensor | None,
     record: bool,
-) -> tuple[Tensor, Scores, Tensor | None]:
-    """Probability of each token to be kept, the scores that it comes from, and the tokens' categories [N].
+) -> tuple[Tensor, Record | None]:
+    """Probability of each token to be kept [N], and what a trace keeps if it is asked for.
 
     What no policy of these rows reads is not made.
     """
     slot = flat.each(rows.slot) if rows.only is None else rows.only
     facts = tables.facts(slot)
-    needs = _EVERYTHING if record else facts.needs | {"p"} if sampled else facts.needs
+    keep_choice = facts.keep_choice and not record
+    if keep_choice and draws is None and target.agrees(flat.tokens):
+        return target.logits.new_ones(flat.tokens.shape[0]), None
+    needs = _EVERYTHING if record else facts.needs if draws is None else facts.needs | {"p"}
     each_greedy = None if greedy is None else flat.each(greedy)
-    scores = target.scores(flat.tokens, each_greedy, q, needs, facts.keep_choice and not record)
+    scores = target.scores(flat.tokens, each_greedy, q, needs, keep_choice)
     language = flat.each(rows.language) if record or facts.category or facts.language else None
     category = None if language is None else tables.categories(flat.tokens, language)
     offset = flat.each(rows.offset) + flat.place() if facts.position and rows.offset is not None else None
     taus = tables.taus(slot, category, offset, language)
-    return accept_probability(tables, slot, taus, scores), scores, category
+    accept = accept_probability(tables, slot, taus, scores)
+    if not record:
+        return accept, None
+    uniform = torch.full_like(accept, 0.5) if draws is None else draws.uniform
+    return accept, Record(flat.tokens, category, scores, uniform)
 
 
 def _drawn(
@@ -254,7 +258,7 @@ class _Flat:
         """The same with one more at the end of each draft [R, K + 1], from `last` [R]."""
         grid = torch.cat((self.grid(values), last[:, None]), 1)
         if isinstance(self.count, Tensor):
-            grid.scatter_(1, self.count.long(), last[:, None].to(grid.dtype))
+            grid.scatter_(1, self.count.long(), last[:, None])
         return grid
 
     def leading(self, keep: Tensor) -> Tensor:
