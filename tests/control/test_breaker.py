@@ -132,10 +132,14 @@ class Restarted(RuleBasedStateMachine):
         for b in (self.lives, self.dies):
             b.open(reason, self.now_s, slow=reason == "slow")
 
-    @rule(seconds=st.floats(0, 1000))
-    def wait(self, seconds: float) -> None:
+    @rule(seconds=st.floats(0, 1000), hopeless=st.booleans())
+    def wait(self, seconds: float, hopeless: bool) -> None:
         self.now_s += seconds
-        assert self.lives.wait(self.now_s) == self.dies.wait(self.now_s)
+        assert self.lives.wait(self.now_s, hopeless) == self.dies.wait(self.now_s, hopeless)
+
+    @rule()
+    def hurry(self) -> None:
+        assert self.lives.hurry(self.now_s) == self.dies.hurry(self.now_s)
 
     @rule(steps=st.integers(0, 400), saved_s=st.floats(-10, 10))
     def window(self, steps: int, saved_s: float) -> None:
@@ -165,6 +169,9 @@ TestRestarted = Restarted.TestCase
         {"until_s": None},
         {"saved_s": float("inf")},
         {"reason": 3},
+        {"skipped": -1},
+        {"slow": 1},
+        {"hurried": "no"},
         {"other": 1},
     ],
 )

@@ -23,7 +23,7 @@ __all__ = ["Breaker", "Limits", "Phase"]
 
 _SKIPS = 3  # probes that evidence may spare: what says that drafts would not pay may be wrong
 _GROWTH = 1.5  # of the wait: what was repaired after T seconds is found T / 2 later at most
-_STATE = ("phase", "opened", "until_s", "good", "saved_s", "reason", "slow", "hurried")
+_STATE = ("phase", "opened", "until_s", "good", "saved_s", "reason", "skipped", "slow", "hurried")
 
 
 class Phase(StrEnum):
@@ -173,11 +173,13 @@ class Breaker:
         """
         require_fields("Breaker", data, _STATE)
         try:
-            phase, opened, good = Phase(data["phase"]), int(data["opened"]), int(data["good"])
-            until_s, saved_s, reason = float(data["until_s"]), float(data["saved_s"]), data["reason"]
+            phase, until_s, saved_s = Phase(data["phase"]), float(data["until_s"]), float(data["saved_s"])
+            opened, good, skipped = (int(data[name]) for name in ("opened", "good", "skipped"))
         except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"breaker: saved state cannot be read: {error}") from None
-        if opened < 0 or good < 0 or not math.isfinite(until_s + saved_s) or not isinstance(reason, str | None):
+        reason, slow, hurried = data["reason"], data["slow"], data["hurried"]
+        typed = isinstance(reason, str | None) and isinstance(slow, bool) and isinstance(hurried, bool)
+        if min(opened, good, skipped) < 0 or not math.isfinite(until_s + saved_s) or not typed:
             raise ConfigError(f"breaker: saved state is out of range: {dict(data)}")
         self.phase, self.opened, self.until_s, self.good, self.reason = phase, opened, until_s, good, reason
-        self.saved_s, self.slow, self.hurried = saved_s, data["slow"] is True, data["hurried"] is True
+        self.saved_s, self.skipped, self.slow, self.hurried = saved_s, skipped, slow, hurried
