@@ -155,6 +155,7 @@ def test_shadows_of_drafts_that_are_wrong_mislead_once(lane: Callable[..., Lane]
     opened(made, p)
     assert foreseen(made, p, 0.8) == ["hold", "half-open"]
     assert "open" in serve(made, p, 2)
+    assert made.controller.setting.on, "the next probe needs drafts"
     made.breaker.until_s = 1e9
     for _ in range(20):
         assert foreseen(made, p, 0.8) == ["hold"]

@@ -157,7 +157,8 @@ class Goodput:
         if low[best] <= pays:
             self._ways[full] = known
             return Foresight(hopeless=bool(high.max() <= pays))
-        self._home, self._risky, self.setting = _OFF, True, self._settings[best]
+        self._risky = not self.setting.on  # else it is a breaker that is off, and does the trying
+        self._home, self.setting = _OFF if self._risky else None, self._settings[best]
         gain = float(low[best] / low[_OFF]) - 1
         return Foresight(Change(self.setting, f"{self.setting} would give {gain:+.1%} tokens/s at least"))
 

@@ -69,7 +69,7 @@ class Lane:
         mixed, probing = self._is_mixed(window), self.breaker.phase is Phase.HALF_OPEN
         if mixed and not probing:
             return self._decided(now_s, "hold", "the window began before the last change", window, baseline)
-        reason = self._guard(Seen(window, baseline, 0.0, self.controller.trying and not probing))
+        reason = self._guard(Seen(window, baseline, 0.0, self.controller.trying))
         flaw = window.flaw()
         if not flaw and not mixed:
             self._trust.check(window, self.setting.k)
