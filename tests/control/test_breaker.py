@@ -139,7 +139,9 @@ class Restarted(RuleBasedStateMachine):
 
     @rule()
     def hurry(self) -> None:
-        assert self.lives.hurry(self.now_s) == self.dies.hurry(self.now_s)
+        if self.lives.may_hurry:
+            self.lives.hurry()
+            self.dies.hurry()
 
     @rule(steps=st.integers(0, 400), saved_s=st.floats(-10, 10))
     def window(self, steps: int, saved_s: float) -> None:
@@ -201,21 +203,22 @@ def test_wrong_limits_are_refused(limits: dict[str, float]) -> None:
         Limits(**limits)  # type: ignore[arg-type]
 
 
-def test_evidence_ends_the_wait_once_and_only_where_time_was_lost() -> None:
+def test_evidence_ends_the_wait_only_where_time_was_lost() -> None:
     b = breaker()
-    assert not b.hurry(0.0), "it is not open"
+    assert not b.may_hurry, "it is not open"
     b.open("invalid outputs", 0.0)
-    assert (b.may_hurry, b.hurry(1.0), b.wait(1.0)) == (False, True, False)
+    assert not b.may_hurry
     b.open("slow", 2.0, slow=True)
-    assert (b.may_hurry, b.hurry(3.0), b.wait(3.0)) == (True, True, True)
+    assert b.may_hurry
+    b.hurry()
+    assert (b.phase, b.may_hurry) == (Phase.HALF_OPEN, False)
 
 
 @pytest.mark.parametrize(("saved_s", "again"), [(30.0, True), (-30.0, False)])
-def test_after_a_hurried_probe_it_hurries_again_only_if_that_paid(saved_s: float, again: bool) -> None:
+def test_it_hurries_again_only_after_that_paid(saved_s: float, again: bool) -> None:
     b = breaker()
     b.open("slow", 2.0, slow=True)
-    assert b.hurry(3.0)
-    assert b.wait(3.0)
+    b.hurry()
     assert [b.passed(1000), b.passed(1000)] == [False, True]
     b.count(100.0, saved_s)
     b.open("slow", 200.0, slow=True)

@@ -119,14 +119,13 @@ class Breaker:
 
     @property
     def may_hurry(self) -> bool:
-        """Whether evidence that drafts would pay may end its wait: time was lost, and it did not hurry in vain."""
+        """Whether evidence that drafts would pay may end its wait: time was lost, and it has not hurried in vain."""
         return self.phase is Phase.OPEN and self.slow and not self.hurried
 
-    def hurry(self, now_s: float) -> bool:
-        """End the wait if that may be; returns whether it is open and will probe at the next look."""
-        if self.may_hurry:
-            self.until_s, self.hurried = now_s, True
-        return self.phase is Phase.OPEN
+    def hurry(self) -> None:
+        """End the wait, which must be allowed: it is half-open now."""
+        self._probe()
+        self.hurried = True
 
     def wait(self, now_s: float, hopeless: bool = False) -> bool:
         """Let time pass; returns whether an open breaker has just become half-open.
@@ -144,8 +143,11 @@ class Breaker:
             self.skipped += 1
             self._put_off(now_s)
             return False
-        self.phase, self.good, self.skipped = Phase.HALF_OPEN, 0, 0
+        self._probe()
         return True
+
+    def _probe(self) -> None:
+        self.phase, self.good, self.skipped = Phase.HALF_OPEN, 0, 0
 
     def count(self, seconds: float, saved_s: float) -> None:
         """Book a window, before it is judged: its engine seconds, and those it saved against no speculation."""

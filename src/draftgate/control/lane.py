@@ -54,6 +54,7 @@ class Lane:
         self._trust, self._hopeless = Trust(), False  # of shadows
         self._changed_s: float | None = None  # since when the setting is what it is; None once no window is mixed
         self._looks = 0  # since then
+        self._since_s = 0.0  # since when it is, in any case
 
     @property
     def setting(self) -> Setting:
@@ -89,13 +90,13 @@ class Lane:
     def wait(self, now_s: float, age_s: float) -> Decision | None:
         """End a look, let time pass: metrics may have gone stale, or an open breaker may be due for a probe."""
         self._looks += 1
+        self._since_s = min(self._since_s, now_s)  # a clock that was set back
         reason = self._guard(Seen(None, None, age_s))
         if reason and self.breaker.on and self.setting.on:
             return self._open(reason, now_s, None, None)
         if reason or not self.breaker.wait(now_s, self._hopeless):
             return None
-        self._guard.reset()
-        self._switched(now_s)
+        self._probes(now_s)
         return self._decided(now_s, "half-open", f"on probation after: {self.breaker.reason}", None, None)
 
     def open(self, reason: str, now_s: float) -> Decision:
@@ -126,12 +127,12 @@ class Lane:
 
     def _foresee(self, shadow: Window, now_s: float) -> tuple[str, str]:
         """While off: come back if drafts would surely pay for the texts that were written meanwhile."""
+        self._hopeless = False
         if flaw := shadow.flaw():
             return "hold", f"the metrics make no sense: {flaw}"
-        if self.setting.on:
-            return "hold", "this is from before speculation was on again"
+        if self.setting.on or shadow.start_s < self._since_s:
+            return "hold", "this shadow is from before the last change"
         self._trust.learn(shadow)
-        self._hopeless = False
         if not self._trust.held:
             return "hold", "drafts last kept far less than their shadows had"
         if self.breaker.phase is not Phase.CLOSED and not self.breaker.may_hurry:
@@ -140,13 +141,20 @@ class Lane:
         self._hopeless = foresight.hopeless
         if foresight.change is None:
             return "hold", f"drafts would {'' if self._hopeless else 'perhaps '}not pay"
-        if self.breaker.hurry(now_s):
-            return "hold", f"probing at once: {foresight.change.reason}"
+        if self.breaker.phase is Phase.CLOSED:
+            self._switched(now_s)
+            return "change", foresight.change.reason
+        self.breaker.hurry()
+        self._probes(now_s)
+        return "half-open", f"on probation early: {foresight.change.reason}"
+
+    def _probes(self, now_s: float) -> None:
+        self._guard.reset()
         self._switched(now_s)
-        return "change", foresight.change.reason
 
     def _switched(self, now_s: float) -> None:
         self._changed_s, self._looks, self._hopeless = now_s, 0, False
+        self._since_s = now_s
 
     def _is_mixed(self, window: Window) -> bool:
         """Whether the window began under an earlier setting; what came with the same look as a change did."""
