@@ -27,7 +27,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from draftgate.control.assemble import Options
-from draftgate.engines.base import Capabilities, Completion, Engine, Request, Sampling
+from draftgate.engines.base import Engine, Request, Sampling
 from draftgate.engines.llamacpp import engine as llamacpp
 from draftgate.engines.llamacpp.engine import LlamaCpp
 from draftgate.engines.llamacpp.models import resolve
@@ -37,38 +37,13 @@ from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
 from draftgate.policy.policyset import PolicySet
 from draftgate.stats.bootstrap import ratio_interval
+from draftgate.testing.clock import Clocked
 from draftgate.testing.drafts import wrong_drafts
-from draftgate.trace.setup import Setup
 from draftgate.workload.packs import load
 
 K = 7
 STEERED = -1
 COST_S = 10.0
-
-
-@dataclass
-class Clocked:
-    """An engine whose clock is the decode time of what it has served."""
-
-    engine: Engine
-    now_s: float = 0.0
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.engine.capabilities
-
-    @property
-    def setup(self) -> Setup:
-        return self.engine.setup
-
-    @property
-    def end_tokens(self) -> frozenset[int]:
-        return self.engine.end_tokens
-
-    def generate(self, requests: Sequence[Request], policy: Policy, record: bool = False) -> list[Completion]:
-        done = self.engine.generate(requests, policy, record)
-        self.now_s += max(d.decode_s for d in done)
-        return done
 
 
 @dataclass

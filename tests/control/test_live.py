@@ -16,7 +16,7 @@ import pytest
 
 from draftgate.control.assemble import Options
 from draftgate.cost.steps import Curve, StepCost
-from draftgate.engines.base import Capabilities, Completion, Request, Sampling
+from draftgate.engines.base import Completion, Engine, Request, Sampling
 from draftgate.engines.llamacpp import models
 from draftgate.engines.llamacpp.engine import LlamaCpp
 from draftgate.loadgen.arrivals import endless
@@ -24,8 +24,8 @@ from draftgate.loadgen.live import Live
 from draftgate.policy.length import Fixed
 from draftgate.policy.policy import Policy
 from draftgate.policy.policyset import PolicySet
+from draftgate.testing.clock import Clocked
 from draftgate.testing.drafts import wrong_drafts
-from draftgate.trace.setup import Setup
 from draftgate.workload.packs import load
 
 K = 7
@@ -41,25 +41,11 @@ def costs(curve_ms: Sequence[float], draft_s: float = 0.0) -> StepCost:
 
 
 @dataclass
-class Priced:
-    """The real engine with made-up seconds, and a clock that they move; each text is decoded once."""
+class Priced(Clocked):
+    """The real engine with made-up seconds; each text is decoded once."""
 
-    engine: LlamaCpp
-    cost: StepCost
-    now_s: float = 0.0
-    known: dict[tuple[object, ...], Completion] = field(default_factory=dict)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.engine.capabilities
-
-    @property
-    def setup(self) -> Setup:
-        return self.engine.setup
-
-    @property
-    def end_tokens(self) -> frozenset[int]:
-        return self.engine.end_tokens
+    cost: StepCost = field(kw_only=True)
+    known: dict[tuple[object, ...], Completion] = field(default_factory=dict, kw_only=True)
 
     def seconds(self, request: Request, policy: Policy) -> float:
         return self.completion(request, policy).decode_s
@@ -73,11 +59,9 @@ class Priced:
             self.known[key] = replace(done, decode_s=sum(taken_s), steps=steps)
         return replace(self.known[key], request=request)
 
-    def generate(self, requests: Sequence[Request], policy: Policy, record: bool = False) -> list[Completion]:
+    def complete(self, requests: Sequence[Request], policy: Policy, record: bool) -> list[Completion]:
         (request,) = requests
-        done = self.completion(request, policy)
-        self.now_s += done.decode_s
-        return [done]
+        return [self.completion(request, policy)]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +70,7 @@ def target(smollm: Path) -> Iterator[LlamaCpp]:
         yield engine
 
 
-def prompts(engine: LlamaCpp, pack: str, n: int, most: int = 64) -> list[Request]:
+def prompts(engine: Engine, pack: str, n: int, most: int = 64) -> list[Request]:
     """The first prompts of a pack, with nothing that says which pack it is."""
     asked = [replace(p, max_tokens=most) for p in load(pack).prompts[:n]]
     return [replace(engine.encode(p, "", most, Sampling()), id=f"{pack}-{p.id}") for p in asked]
@@ -123,7 +107,7 @@ def test_phases_cost_little_more_than_hindsight_and_never_more_than_off_or_on(tm
     These edits are 2.2 times as fast on. Shadows of what was written while off tell that they are back; without them
     the loop waits for its next probe, and 7 runs of 8 took up to 1.18 times hindsight.
     """
-    engine = Priced(target, costs(TWO_CORES_MS))
+    engine = Priced(target, cost=costs(TWO_CORES_MS))
     runs = [phased(engine, tmp_path / f"{n}-{seed}", n, seed) for n in (64, 100, 160, 250) for seed in (0, 1)]
     steered_s = np.array([sum(s for s, _ in phases) for phases in runs])
     fixed_s = np.array([[fixed for _, fixed in phases] for phases in runs])  # [run, phase, length]
@@ -140,7 +124,7 @@ def wrong(target: LlamaCpp) -> Iterator[LlamaCpp]:
 
 def test_wrong_drafts_cost_less_than_two_percent(tmp_path: Path, wrong: LlamaCpp) -> None:
     """From the start, and with every probe of a quarter of an hour: the engine is never again faster than off."""
-    engine = Priced(wrong, costs(TWO_CORES_MS))
+    engine = Priced(wrong, cost=costs(TWO_CORES_MS))
     live = steered(engine, tmp_path, exact(K), Options(cost=engine.cost))
     stream, off_s = endless(prompts(wrong, "code-edit", 3, 32) + prompts(wrong, "chat", 3, 32)), 0.0
     lengths: Counter[int] = Counter()
@@ -160,7 +144,7 @@ def test_a_swapped_draft_model_is_off_after_a_window_and_comes_back_when_repaire
         closing(LlamaCpp(smollm, sound, 512, threads=1)) as good,
         closing(LlamaCpp(smollm, diverged, 512, threads=1)) as bad,
     ):
-        engine = Priced(good, costs(CHEAP_MS, draft_s=5e-4))
+        engine = Priced(good, cost=costs(CHEAP_MS, draft_s=5e-4))
         live = steered(engine, tmp_path, exact(3), Options(cost=engine.cost))
         stream = endless(prompts(good, "code-edit", 4, 32))
         until(live, stream, lambda actions: live.served.policy("").drafts, looks=5)
@@ -189,7 +173,7 @@ def test_the_articles_law_runs_to_a_bound_and_pid_holds_the_target(
     tmp_path: Path, target: LlamaCpp, controller: str, low: float, high: float
 ) -> None:
     """At tau = .65, .68 are accepted: to hold .60 it must rise, and the law lowers it. One request, again and again."""
-    engine = Priced(target, costs(CHEAP_MS))
+    engine = Priced(target, cost=costs(CHEAP_MS))
     options = Options(controller=controller, cost=engine.cost, target=0.60, gains="variable")
     live = steered(engine, tmp_path, Policy("mine", "threshold", 0.65, length=Fixed(3)), options, steps=1)
     requests = prompts(target, "code-edit", 1, 96)

@@ -20,14 +20,10 @@ def line(done: Completion, id_: str, policy: str, end_s: float, seconds: float) 
     """
     steps = done.steps
     return {
-        **_counts([s.drafted_n for s in steps], [s.accepted for s in steps]),
-        "id": id_,
-        "workload": done.request.workload,
-        "policy": policy,
-        "end_s": end_s,
+        **_of(done, id_, policy, end_s),
+        **_kept([s.drafted_n for s in steps], [s.accepted for s in steps]),
         "committed": sum(s.committed for s in steps),
         "seconds": seconds,
-        "batch": float(np.mean([s.batch for s in steps])) if steps else None,
         "latency_s": done.decode_s / done.step_tokens if done.step_tokens else None,
     }
 
@@ -40,18 +36,20 @@ def shadow(
     trajectory = retrace(request.tokens, done.tokens, request.max_tokens, most, end_tokens)
     walked = walk(trajectory, Fixed(most))
     return {
-        **_counts(walked.drafted, walked.accepted),
-        "id": id_,
-        "workload": request.workload,
-        "policy": policy,
-        "end_s": end_s,
+        **_of(done, id_, policy, end_s),
+        **_kept(walked.drafted, walked.accepted),
         "committed": int(walked.committed.sum()),
-        "batch": float(np.mean([s.batch for s in done.steps])) if done.steps else None,
         "shadow": True,
     }
 
 
-def _counts(drafted_n: ArrayLike, accepted: ArrayLike) -> dict[str, Any]:
+def _of(done: Completion, id_: str, policy: str, end_s: float) -> dict[str, Any]:
+    """What a request and its shadow share."""
+    batch = float(np.mean([s.batch for s in done.steps])) if done.steps else None
+    return {"id": id_, "workload": done.request.workload, "policy": policy, "end_s": end_s, "batch": batch}
+
+
+def _kept(drafted_n: ArrayLike, accepted: ArrayLike) -> dict[str, Any]:
     """Counts of steps that drafted and kept so many tokens, in all and by position."""
     drafted, kept = np.array(drafted_n, np.int64), np.array(accepted, np.int64)
     positions = np.arange(drafted.max(initial=0))[:, None]
